@@ -29,10 +29,10 @@ from stopadvisor.policy.probed_positions import check_probed
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.costs import Serving, Weights
 from stopadvisor.rules.losses import DIFFERS
+from stopadvisor.runs.access import PolicyCheck, record_check
 from stopadvisor.runs.archives import names_questions
 from stopadvisor.runs.imported import IMPORTED
 from stopadvisor.runs.look_log import read_log
-from stopadvisor.runs.look_rules import PolicyCheck, record_check
 from stopadvisor.runs.manifest import recorded_sampling
 from stopadvisor.runs.prices import default_settings
 from stopadvisor.runs.sources import Source, read_assessment

@@ -21,10 +21,16 @@ from stopadvisor.ground.fields import plain
 from stopadvisor.probes.grouping import in_groups_of
 from stopadvisor.probes.outcomes import CalibrationQuestions, OpenQuestions, SealedQuestions
 from stopadvisor.rules.losses import LOSSES, LOST
-from stopadvisor.runs.access import closed_questions, hand_out, unsealed_rows, unshown_questions
+from stopadvisor.runs.access import (
+    closed_questions,
+    hand_out,
+    neighbour_looks,
+    take_look,
+    unsealed_rows,
+    unshown_questions,
+)
 from stopadvisor.runs.directory import PROBES, digest_of
 from stopadvisor.runs.look_log import Look, as_recorded, digests_of, read_log, record_shown
-from stopadvisor.runs.look_rules import neighbour_looks, take_look
 from stopadvisor.runs.prices import default_settings
 from stopadvisor.runs.sources import Part, Source, read_assessment
 from stopadvisor.runs.storage import lock_directory, lock_neighbours

@@ -48,9 +48,8 @@ from stopadvisor.runs.ladder import read_ladder
 from stopadvisor.runs.recording import SUFFIX_TOKENS, read_recording
 from stopadvisor.runs.replies import read_replies, read_reply_logs
 from stopadvisor.workload.converters import BENCHMARKS, convert, load_rows
-from stopadvisor.workload.imports.inspect_log import read_inspect
-from stopadvisor.workload.imports.logged import LogOptions, gather
-from stopadvisor.workload.imports.tables import COLUMNS, read_csv
+from stopadvisor.workload.inspect_log import read_inspect
+from stopadvisor.workload.logged import COLUMNS, LogOptions, gather, read_csv
 from stopadvisor.workload.questions import TASKS, default_split, parse_split
 
 __all__ = ["command"]

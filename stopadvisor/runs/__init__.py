@@ -1,7 +1,7 @@
 """Files of a run, and who may see which outcome."""
 
 __all__ = [
-    "access", "archives", "directory", "imported", "labels", "ladder", "look_log", "look_rules",
+    "access", "archives", "directory", "imported", "labels", "ladder", "look_log",
     "manifest", "prices", "recording", "replies", "samples",
     "sources", "storage",
 ]  # fmt: skip

@@ -1,39 +1,57 @@
-"""Which outcomes of a source may be opened, and what tables call the source.
+"""Which outcomes of a source may be opened, and what a look at them may claim.
 
 Outcomes of calibration questions stay closed until the log holds a look at them; until then a study
-sees fit questions alone.  Reads the log and never writes to it; knows no study.
+sees fit questions alone.  Every look at the same questions spends error probability, and none may
+depend on figures that an earlier one showed.  Of several policies held against the same questions
+the best one may be best by luck, so each is entered in the log too.  Knows no study, no rule and no
+bound.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stopadvisor.ground.errors import CalibrationError
+from stopadvisor.ground.errors import CalibrationError, ProbeError
+from stopadvisor.ground.json_text import parse_json
 from stopadvisor.probes.outcomes import (
     CalibrationQuestions,
     GradedTable,
     OpenQuestions,
     SealedQuestions,
 )
-from stopadvisor.runs.directory import digest_of
-from stopadvisor.runs.look_log import Look, read_log
+from stopadvisor.runs.directory import ARCHIVE, RunDirectory, archived_line, digest_of
+from stopadvisor.runs.look_log import (
+    Look,
+    as_recorded,
+    digests_of,
+    read_log,
+    timestamp,
+    write_look,
+    write_row,
+)
 from stopadvisor.runs.sources import Source
 from stopadvisor.workload.questions import PARTS
 
 __all__ = [
+    "NeighbourLooks",
+    "PolicyCheck",
     "View",
     "basis_remarks",
     "closed_questions",
     "hand_out",
     "is_unsealed",
     "labels",
+    "neighbour_looks",
     "open_all",
     "open_test",
+    "record_check",
+    "take_look",
     "unsealed_calibration",
     "unsealed_rows",
     "unshown_questions",
@@ -158,3 +176,247 @@ def basis_remarks(views: Sequence[View]) -> tuple[str, ...]:
         f"{', '.join(closed)} yet, and until `stopadvisor calibrate` certifies, or "
         "--open-calibration is said, they stay closed",
     )
+
+
+# --- What a look may claim ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NeighbourLooks:
+    """What is on record in the folders next to a run."""
+
+    same: Mapping[str, tuple[Look, ...]] = field(default_factory=dict)
+    """By folder: looks at the same probes, which count as this run's."""
+    elsewhere: int = 0
+    """Looks at the same questions as other models or other probes answered them."""
+    remarks: tuple[str, ...] = ()
+    """Logs that cannot be read."""
+
+
+def neighbour_looks(
+    folder: Path, questions: Collection[str], lines: Collection[str]
+) -> NeighbourLooks:
+    """Looks at these questions that are on record in the folders next to a run.
+
+    `folder` is the run, or the results folder of an archive; `questions` and `lines` are digests,
+    of the questions and of their lines of probes.
+
+    Raises
+    ------
+    ProbeError
+        A log next to the run cannot be trusted, and its run holds the same probes.
+    """
+    same: dict[str, tuple[Look, ...]] = {}
+    elsewhere, remarks, here = 0, [], folder.resolve()
+    for other in sorted(path for path in here.parent.iterdir() if path.is_dir() and path != here):
+        try:
+            looks = read_log(other).at(questions)
+        except ProbeError as error:
+            if _holds(other, questions, lines):
+                raise ProbeError(
+                    f"{error} (its probes are those of {folder}, so that its looks count)"
+                ) from error
+            remarks.append(f"{error}; its looks are not counted here")
+            continue
+        at_same = [look for look in looks if not set(look.lines).isdisjoint(lines)]
+        if at_same:
+            same[other.name] = tuple(at_same)
+        # Archives name their questions by row, which says nothing about another archive.
+        if not any((place / ARCHIVE).exists() for place in (folder, other)):
+            elsewhere += len(looks) - len(at_same)
+    return NeighbourLooks(same, elsewhere, tuple(remarks))
+
+
+def _holds(folder: Path, questions: Collection[str], lines: Collection[str]) -> bool:
+    """Whether a folder holds any of these lines of probes."""
+    try:
+        archive = parse_json((folder / ARCHIVE).read_bytes())["sha256"]
+    except (OSError, ValueError, KeyError, TypeError):
+        found: Iterable[str] = RunDirectory(folder, {}).line_digests()
+    else:
+        found = (archived_line(archive, question) for question in questions)
+    return not set(lines).isdisjoint(found)
+
+
+def take_look(
+    folder: Path,
+    questions: Sequence[str],
+    asked: Mapping[str, Any],
+    *,
+    delta: float,
+    planned: int | None = None,
+    lines: Collection[str] = (),
+    others: NeighbourLooks | None = None,
+) -> Look:
+    """Record a look and return what it may claim.
+
+    The same request on the same questions is the same look: its outcome is known already.  The
+    union bound over looks is sound where no request depends on calibration figures.  So a look for
+    a certificate comes after failures alone, of which nothing was shown; or with settings that
+    stood, or were tested, before any figure was shown.
+
+    `questions` and `lines` are digests of what it will open.  `asked` is everything that may change
+    the outcome, as JSON values; ``standing`` in it are the settings with which a certificate may
+    still follow a look that shows outcomes.  `planned` looks share delta, and are declared with the
+    first.
+
+    Raises
+    ------
+    CalibrationError
+        Figures of these questions were shown before; planned looks are used up or declared too
+        late; or no confidence is left.
+    ProbeError
+        As `read_log`.
+    """
+    log, others = read_log(folder), others or NeighbourLooks()
+    keys, asked = tuple(sorted(set(questions))), as_recorded(asked)
+    own = log.at(keys)
+    tried = [_what(look) for look in own]
+    next_door = {  # looks of a copy are the same ones
+        name: [look for look in theirs if _what(look) not in tried]
+        for name, theirs in others.same.items()
+    }
+    earlier = [*own, *(look for theirs in next_door.values() for look in theirs)]
+    for look in earlier:
+        if _what(look) == (keys, asked, delta) and planned in (None, look.planned):
+            return look if look in own else write_look(folder, look)
+    certifies = "standing" not in asked
+    if certifies and (spoilt := log.shown & set(keys)):
+        raise CalibrationError(
+            f"{len(spoilt)} of these questions served as fit questions, which shows their "
+            "outcomes: they can certify nothing; say --fresh"
+        )
+    if planned is None and earlier:
+        planned = earlier[0].planned
+    if any(look.planned != planned for look in earlier):
+        raise CalibrationError(
+            f"looks must be declared with the first look, got --looks {planned} after "
+            f"{len(earlier)} look(s) without that plan"
+        )
+    if earlier and planned is not None and delta != earlier[0].delta:
+        raise CalibrationError(
+            f"planned looks share one delta ({earlier[0].delta:g}), got {delta!r}"
+        )
+    number = len(earlier) + 1
+    if planned is not None and number > planned:
+        raise CalibrationError(
+            f"all {planned} planned looks at these calibration questions are used up; add labels "
+            "and calibrate on the new ones with --fresh"
+        )
+    if certifies:
+        _check_unseen(own, asked)
+        for name, theirs in next_door.items():
+            _check_unseen(theirs, asked, f" in {name}, which holds the same probes")
+    before = () if planned is not None else tuple(look.delta for look in earlier)
+    if delta + sum(before) >= 1:
+        raise CalibrationError(
+            f"look {number} at delta = {delta:g} leaves no confidence; add labels and calibrate "
+            "on the new ones with --fresh"
+        )
+    opens = tuple(sorted(set(lines)))
+    elsewhere = others.elsewhere + len(log.looks) - len(own)
+    look = Look(number, planned, delta, before, asked, keys, opens, timestamp(), elsewhere)
+    return write_look(folder, look)
+
+
+def _what(look: Look) -> tuple[Any, ...]:
+    """What makes a look the same one, wherever it is recorded."""
+    return look.questions, dict(look.asked), look.delta
+
+
+def _check_unseen(earlier: Sequence[Look], asked: Mapping[str, Any], where: str = "") -> None:
+    """Refuse settings that may have been chosen by figures of these calibration questions."""
+    for place, look in enumerate(earlier):
+        known = earlier[: place + 1]
+        if look.opened and not any(_allows(past, asked, own=not where) for past in known):
+            names = [look.asked[name] for name in ("protocol", "study") if name in look.asked]
+            showed = f"showed their outcomes ({', '.join(map(str, names))})"
+            raise CalibrationError(
+                f"look {look.number} at these calibration questions{where}, of "
+                f"{look.created[:10]}, {'ended in a certificate' if look.certified else showed}: "
+                "other settings could have been chosen by what it showed, and a certificate of "
+                "theirs would promise more than it holds. Add labelled questions and say --fresh"
+            )
+
+
+def _allows(look: Look, asked: Mapping[str, Any], *, own: bool) -> bool:
+    """Whether a look of this run had these settings, or left them standing.
+
+    Next door the split may be another, which nobody settled beforehand.
+    """
+    had = {key: value for key, value in look.asked.items() if key != "data"}
+    if "asking" in asked and had.get("loss") == "differs":
+        # Lost answers are among those that differ: whoever certified these may label for those.
+        del had["loss"]
+    settled = had.pop("standing", had if own else None)
+    # Which labels count is settled before any figure of these questions is shown.
+    return (
+        settled is not None
+        and settled.get("sampled_labels") == asked.get("sampled_labels")
+        and all(key in asked and asked[key] == value for key, value in settled.items())
+    )
+
+
+# --- Policies that are held against questions -----------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PolicyCheck:
+    """One policy that was held against a run's questions."""
+
+    number: int
+    """Policies checked on any of these questions so far, this one included."""
+    planned: int | None
+    """Policies declared beforehand, which share the error probability of each; None: undeclared."""
+    spent: float
+    """Error probability of all verdicts so far together, each limit by itself."""
+
+    def share_of(self, delta: float) -> float:
+        """Return the error probability of each limit of this verdict, out of the policy's."""
+        return delta / (self.planned or 1)
+
+
+def record_check(
+    folder: Path, policy: str, questions: Iterable[str], *, delta: float, planned: int | None
+) -> PolicyCheck:
+    """Record that a policy is held against questions, before an outcome is read.
+
+    The same policy on the same questions is the same check.
+
+    Raises
+    ------
+    CalibrationError
+        Planned policies are used up, or declared too late.
+    """
+    keys = list(digests_of(questions))
+    earlier: list[Mapping[str, Any]] = []
+    for row in read_log(folder).checks:
+        if (row["policy"], row["questions_sha256"]) == (policy, keys):
+            if planned not in (None, row["planned"]):
+                break
+            return _policy_check([*earlier, row])
+        if set(keys) & set(row["questions_sha256"]):
+            earlier.append(row)
+    first = earlier[0]["planned"] if earlier else planned
+    planned = first if planned is None else planned
+    if planned != first or any(row["planned"] != planned for row in earlier):
+        raise CalibrationError(
+            f"policies must be declared with the first one, got --looks {planned} after "
+            f"{len(earlier)} without that plan"
+        )
+    if planned is not None and len({row["policy"] for row in earlier} - {policy}) >= planned:
+        raise CalibrationError(
+            f"all {planned} planned policies were checked on these questions; a further one needs "
+            "fresh questions"
+        )
+    about = {"policy": policy, "questions_sha256": keys}
+    row = {**about, "delta": delta, "planned": planned, "time": timestamp()}
+    write_row(folder, row)
+    return _policy_check([*earlier, row])
+
+
+def _policy_check(rows: Sequence[Mapping[str, Any]]) -> PolicyCheck:
+    deltas = {row["policy"]: row["delta"] for row in rows}
+    planned = rows[-1]["planned"]
+    spent = sum(delta / (planned or 1) for delta in deltas.values())
+    return PolicyCheck(len(deltas), planned, min(spent, 1.0))

@@ -23,7 +23,7 @@ from stopadvisor.runs.recording import Recorded, Recording
 from stopadvisor.runs.replies import ReplyRecord
 from stopadvisor.runs.storage import check_free, encode, make_folder, replace_file
 from stopadvisor.workload.converters import BENCHMARKS, Converted
-from stopadvisor.workload.imports.logged import Gathered
+from stopadvisor.workload.logged import Gathered
 from stopadvisor.workload.questions import Question, Workload, read_workload
 
 __all__ = [

@@ -30,9 +30,9 @@ from stopadvisor.runs.recording import (
     label_or_gold,
     question_fields,
 )
-from stopadvisor.workload.imports.inspect_log import read_inspect
-from stopadvisor.workload.imports.logged import Logged, LogOptions, open_log
+from stopadvisor.workload.inspect_log import read_inspect
 from stopadvisor.workload.lines import read_rows, refuse
+from stopadvisor.workload.logged import Logged, LogOptions, open_log
 from stopadvisor.workload.questions import ASSUMED_TASK
 
 __all__ = ["ReplyRecord", "RungReply", "read_replies", "read_reply_logs", "reply_table"]

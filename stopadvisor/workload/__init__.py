@@ -1,3 +1,3 @@
-"""Labelled questions: read, checked, identified by content and split."""
+"""Questions: read, or made of benchmarks and logs, checked, identified by content and split."""
 
-__all__ = ["converters", "imports", "lines", "questions", "traces"]
+__all__ = ["converters", "inspect_log", "lines", "logged", "questions", "traces"]

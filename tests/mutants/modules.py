@@ -72,9 +72,12 @@ TESTS: dict[str, str] = {
     "policy/session": "policy/test_session",
     "policy/stepper": "policy/test_stepper policy/test_golden",
     "policy/triggers": "policy/test_schema policy/test_golden policy/test_session",
+    "runs/access": (
+        "runs/test_look_log runs/test_neighbours certification/test_looks probes/test_outcomes "
+        "studies/test_closed"
+    ),
     "runs/directory": "runs collection/test_collect",
     "runs/look_log": "runs/test_look_log runs/test_neighbours certification/test_looks",
-    "runs/look_rules": "runs/test_look_log runs/test_neighbours certification/test_looks",
     "certification/calibration": (
         "certification/test_refusals certification/test_calibration certification/test_several "
         "certification/test_groups certification/test_transfer certification/test_labelling"
@@ -202,7 +205,6 @@ EQUIVALENT: dict[str, str] = {
     ),
     "ground/printable : code < 65536 ->": "none of these is that one",
     "ground/printable _escape: code < 65536 ->": "none of these is that one",
-    "workload/imports/tables : _ROWS_AT_ONCE = 64 ->": "a row more is as good",
     "rules/climb _support: -1 -> -2": "an answer that is none is in no run, whatever was before",
     "certification/expectation saving_band: ddof=1 -> ddof=2": (
         "deviations are taken in units of the error, and their reach is turned back by it"

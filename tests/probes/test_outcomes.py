@@ -17,9 +17,8 @@ from stopadvisor.certification.calibration import calibrate
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.outcomes import CalibrationQuestions, FitQuestions, GradedTable
 from stopadvisor.rules.costs import Costing
-from stopadvisor.runs.access import hand_out, open_all, open_test
+from stopadvisor.runs.access import hand_out, open_all, open_test, take_look
 from stopadvisor.runs.look_log import Look, digests_of
-from stopadvisor.runs.look_rules import take_look
 from stopadvisor.runs.sources import open_source
 from tests.material import make_run
 from tests.populations import FREE_FORM

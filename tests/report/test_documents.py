@@ -21,8 +21,8 @@ from stopadvisor.paper.analysis import assess_paper
 from stopadvisor.policy.frozen import build_policy
 from stopadvisor.policy.inspected import inspected
 from stopadvisor.report.headline import calibrated_headline
+from stopadvisor.runs.access import take_look
 from stopadvisor.runs.look_log import digests_of
-from stopadvisor.runs.look_rules import take_look
 from stopadvisor.runs.sources import Source, open_source
 from tests.material import make_run, write_archive
 from tests.policy_content import example_contents, policy_from

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from stopadvisor.ground.errors import CalibrationError, OutputError, ProbeError
-from stopadvisor.runs import look_log, look_rules
+from stopadvisor.runs import access, look_log
+from stopadvisor.runs.access import NeighbourLooks, record_check
 from stopadvisor.runs.look_log import (
     LOOKS,
     Look,
@@ -25,7 +26,6 @@ from stopadvisor.runs.look_log import (
     record_result,
     record_shown,
 )
-from stopadvisor.runs.look_rules import NeighbourLooks, record_check
 from stopadvisor.stats.bounds import max_losses
 from stopadvisor.stats.intervals import exact_interval
 
@@ -44,7 +44,7 @@ def take_look(
     others: NeighbourLooks | None = None,
 ) -> Look:
     folder.mkdir(exist_ok=True)
-    return look_rules.take_look(
+    return access.take_look(
         folder,
         digests_of(questions),
         asked,
@@ -292,7 +292,7 @@ def test_two_looks_are_wrong_in_two_delta_of_cases_at_most(
 def test_a_second_look_after_a_certificate_would_be_wrong_more_often(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stopadvisor.runs.look_rules._check_unseen", lambda *_, **__: None)
+    monkeypatch.setattr("stopadvisor.runs.access._check_unseen", lambda *_, **__: None)
     rng = np.random.default_rng(7)
     false = sum(_any_false(tmp_path / str(k), 0.01, rng) for k in range(TRIALS))
     assert exact_interval(false, TRIALS)[0] > 2 * DELTA

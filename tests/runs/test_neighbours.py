@@ -10,8 +10,8 @@ import pytest
 
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.probes.asking import ProbePlan
+from stopadvisor.runs.access import NeighbourLooks, neighbour_looks, take_look
 from stopadvisor.runs.look_log import Look, digests_of
-from stopadvisor.runs.look_rules import NeighbourLooks, neighbour_looks, take_look
 from stopadvisor.runs.sources import Source, open_source
 from tests.material import BUDGETS, forget_looks, make_run, write_archive
 

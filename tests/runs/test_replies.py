@@ -17,7 +17,7 @@ from stopadvisor.runs.prices import default_settings
 from stopadvisor.runs.recording import Recorded
 from stopadvisor.runs.replies import ReplyRecord, read_replies, read_reply_logs
 from stopadvisor.runs.sources import Source, open_source
-from stopadvisor.workload.imports.logged import LogOptions
+from stopadvisor.workload.logged import LogOptions
 
 SMALL = Rung("small", (1.0, 0.5, 2.0), model="tiny")
 LARGE = Rung("large", (3.0, 1.0, 4.0), reasoning_effort="high")

@@ -16,8 +16,8 @@ import pytest
 
 from stopadvisor.cli import imports
 from stopadvisor.ground.errors import WorkloadError
-from stopadvisor.workload.imports import inspect_log
-from stopadvisor.workload.imports.logged import Gathered, LogOptions, gather
+from stopadvisor.workload import inspect_log
+from stopadvisor.workload.logged import Gathered, LogOptions, gather
 
 LOGS = Path(__file__).parent.parent / "testdata" / "imports"
 """README.md there says which program wrote each."""

@@ -18,7 +18,8 @@ from types import ModuleType
 from typing import Any
 
 from stopadvisor.ground.errors import WorkloadError
-from stopadvisor.workload.imports.logged import (
+from stopadvisor.workload.lines import is_reply, option_lines, refuse
+from stopadvisor.workload.logged import (
     MOST_BYTES,
     LogContent,
     Logged,
@@ -30,7 +31,6 @@ from stopadvisor.workload.imports.logged import (
     plain_text,
     read_json,
 )
-from stopadvisor.workload.lines import is_reply, option_lines, refuse
 from stopadvisor.workload.traces import split_thinking
 
 __all__ = ["read_inspect"]
