@@ -18,10 +18,10 @@ from stopadvisor.assessment.limits import Shares, allowed, counted_rows, most_of
 from stopadvisor.assessment.rated import SIMPLER_WITHIN, rank_of
 from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.certification.entering import (
+    cannot_exclude,
     check_questions,
     entering_rows,
     labels_to_name,
-    too_few,
 )
 from stopadvisor.certification.partial_labels import AskingPlan, may_be_lost
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
@@ -408,7 +408,7 @@ def _why(counts: list[Counts], passed: BoolArray, delta: float) -> str:
     if len(counts) == 1 and failed.is_plain:
         most = int(failed.most(delta)[0])
         if most < 0:
-            return too_few(n, guarantee.alpha, delta)
+            return cannot_exclude(n, guarantee.alpha, delta)
         return (
             f"the most careful threshold already loses {lost} of {n} calibration questions; at "
             f"most {most} are allowed"

@@ -19,8 +19,8 @@ from stopadvisor.probes.table import ProbeTable
 from stopadvisor.stats.bounds import NotCertified
 
 __all__ = [
-    "advised_against", "check_categories", "check_questions", "counted_traces", "entering_rows",
-    "labels_to_name", "refused_beforehand", "require_gold", "too_few",
+    "advised_against", "cannot_exclude", "check_categories", "check_questions", "counted_traces",
+    "entering_rows", "labels_to_name", "refused_beforehand", "require_gold",
 ]  # fmt: skip
 
 
@@ -138,14 +138,14 @@ def refused_beforehand(choice: Choice, questions: ProbeTable) -> NotCertified | 
                 f"{1 - settings.delta:g}, whatever their answers are"
             )
             if settings.is_plain and traces == 1:
-                why = too_few(table.n_questions, settings.alpha, settings.delta)
+                why = cannot_exclude(table.n_questions, settings.alpha, settings.delta)
     if not why:
         return None
     reason = f"{why}: none was opened, and no look spent"
     return NotCertified(reason, *labels_to_name(settings, choice))
 
 
-def too_few(n: int, alpha: float, delta: float) -> str:
+def cannot_exclude(n: int, alpha: float, delta: float) -> str:
     """Why so few questions can show nothing, whatever they answer."""
     return (
         f"{n} calibration questions cannot exclude a risk above {alpha:g} at confidence "

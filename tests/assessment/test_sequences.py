@@ -211,21 +211,21 @@ def test_every_question_counts_the_same_however_often_it_is_probed() -> None:
     assert sums[live.any(axis=1)] == pytest.approx(n_rows / live.any(axis=1).sum())
 
 
-@pytest.mark.parametrize("schedule", [at(1, 3, 5, 7, 9), at(1, 3, 6, stop_at=BUDGETS[6])])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_stepper_stops_where_the_curve_does(family: str, schedule: GridSchedule) -> None:
-    found = sequence(fit_data(draw(220, 5)), family, schedule)
-    fresh = draw(60, 6)
-    curve = found.scorer.curve(found.scorer.view(fresh), found.thresholds)
-    for index in (0, found.thresholds.size // 2, found.thresholds.size - 1):
-        expected = stops(fresh, found.scorer, float(found.thresholds[index]))
-        assert curve.stops(index).tolist() == expected
+AT_MARKERS = MarkerSchedule(20, 4)
 
 
-@pytest.mark.parametrize("family", ["deer", "agreement-scaled", "learned"])
-def test_the_stepper_stops_where_the_curve_does_at_markers(family: str) -> None:
-    found = sequence(fit_data(with_markers(draw(150, 8), 9)), family, MarkerSchedule(20, 4))
-    fresh = with_markers(draw(60, 10), 11)
+@pytest.mark.parametrize(
+    ("family", "schedule"),
+    [
+        *((f, s) for f in FAMILIES for s in (at(1, 3, 5, 7, 9), at(1, 3, 6, stop_at=BUDGETS[6]))),
+        *((family, AT_MARKERS) for family in ("deer", "agreement-scaled", "learned")),
+    ],
+)
+def test_the_stepper_stops_where_the_curve_does(family: str, schedule: Schedule) -> None:
+    known, fresh = draw(220, 5), draw(60, 6)
+    if schedule == AT_MARKERS:
+        known, fresh = with_markers(known, 9), with_markers(fresh, 11)
+    found = sequence(fit_data(known), family, schedule)
     curve = found.scorer.curve(found.scorer.view(fresh), found.thresholds)
     for index in (0, found.thresholds.size // 2, found.thresholds.size - 1):
         expected = stops(fresh, found.scorer, float(found.thresholds[index]))

@@ -22,7 +22,7 @@ from stopadvisor.ground.fields import plain
 from stopadvisor.policy.frozen import build_policy
 from stopadvisor.probes.trigger import ListedTrigger
 from stopadvisor.runs.sources import Source
-from tests.frozen import MODEL, drawn_source, frozen, look_of, with_groups
+from tests.frozen import MODEL, drawn_source, frozen, look_of
 from tests.policy_content import full_budget_content, policy_from, terms_of, trigger_content
 from tests.populations import POPULATIONS, regraded
 
@@ -92,13 +92,6 @@ def test_labels_of_the_test_part_change_nothing(
     assert again.rule is not None
     assert calibration.rule is not None
     assert again.rule.certificate == calibration.rule.certificate
-
-
-def test_one_question_per_group_calibrates(policy: dict[str, Any], target: Source) -> None:
-    table = with_groups(target.table.unseal(), 5).sealed()
-    grouped = replace(target, table=table, parts=np.repeat(target.parts[::5], 5))
-    found = moved(policy, grouped)
-    assert found.entered.n_questions == len(set(target_view(grouped).part("calibration").groups))
 
 
 @pytest.mark.parametrize(

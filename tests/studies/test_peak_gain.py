@@ -19,7 +19,18 @@ from stopadvisor.studies.peak_gain import nearest_columns
 from stopadvisor.studies.tables import StudyOptions
 from tests.material import ARCHIVES, BUDGETS, edit_records, make_run
 from tests.studies.material import NAMES, QUICK, Archive, Sums, row_of, rows_of, studied, study
-from tests.studies.plain import SCALARS, SWEEP, features, load, out_of_fold, stops_of, sweep_stops
+from tests.studies.plain import (
+    SCALARS,
+    SWEEP,
+    features,
+    gain,
+    load,
+    out_of_fold,
+    scores_of,
+    split,
+    stops_of,
+    sweep_stops,
+)
 
 # --- `frontier` -----------------------------------------------------------------------------------
 
@@ -291,3 +302,32 @@ def test_every_figure_of_the_paper_is_its_own() -> None:
             assert list(row.saving_pct.values()) == [float(s) for s in saved]
     assert len(profiles) == sum(row.shares is not None for row in PAPER_ROWS)
     assert len(serving) == sum(row.saving_pct is not None for row in PAPER_ROWS)
+
+
+# --- `validation-selected` ------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_validation_selected_is_its_definition(name: str, archive: Archive) -> None:
+    found = studied(study("validation-selected"), [archive(name)], QUICK)
+    data = load(name)
+    validation, test = split(len(data["correct"]))
+    every = scores_of(data)
+    assert [row["family"] for row in rows_of(found, "selected")] == list(every)
+    for family, scores in every.items():
+        low, high = scores[validation].min(), scores[validation].max()
+        sweep = np.linspace(low, high, 40).round(4).tolist()
+        gains = [gain(data, scores, threshold, validation) for threshold in sweep]
+        best = sweep[int(np.argmax(gains))]
+        row = row_of(found, "selected", family=family)
+        assert row["threshold"] == pytest.approx(best)
+        assert row["validation_gain"] == pytest.approx(max(gains), abs=1e-9)
+        assert row["test_gain"] == pytest.approx(gain(data, scores, best, test), abs=1e-9)
+        stops = stops_of(scores[test], best)
+        total = (data["thinking"][test, stops] + 48 * (stops + 1)).mean()
+        saving = 100 * (1 - total / (data["think_lens"][test].mean() + 48))
+        assert row["total_saving_pct"] == pytest.approx(saving)
+        assert row["test_accuracy"] == pytest.approx(data["correct"][test, stops].mean())
+        assert row["test_gain_low"] < row["test_gain"] < row["test_gain_high"]
+        assert row["questions"] == test.size
