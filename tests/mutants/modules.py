@@ -27,6 +27,7 @@ LEAST_CAUGHT: dict[str, float] = {
 _SUITES: dict[str, str] = {
     "cli": "cli",
     "engines/hf": "engines",
+    "paper": "paper studies/test_figures",
     "report": "report cli",
     "serving/gateway": "serving/test_gateway*",
     "serving/vllm": "serving/vllm serving/test_chat_* engines/test_live*",
