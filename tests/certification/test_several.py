@@ -164,10 +164,6 @@ def test_what_no_answer_could_show_is_refused_beforehand() -> None:
     assert refused_beforehand(choice, draw(5, 1).sealed()) is None
 
 
-def in_pairs(table: OpenQuestions) -> OpenQuestions:
-    return replace(table, groups=tuple(f"{name[0]}{i // 2}" for i, name in enumerate(table.ids)))
-
-
 # --- Verified on fresh questions ------------------------------------------------------------------
 
 
