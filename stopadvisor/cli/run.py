@@ -36,8 +36,7 @@ from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.report.progress import progress_on
 from stopadvisor.report.sheets.run import run_sheet
 from stopadvisor.runs.ladder import read_ladder
-from stopadvisor.serving.answer_pass import Answering
-from stopadvisor.serving.answering import AnswerSettings, answer_workload
+from stopadvisor.serving.answering import Answering, AnswerSettings, answer_workload
 
 __all__ = ["command"]
 

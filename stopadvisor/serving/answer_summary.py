@@ -1,18 +1,20 @@
 """What `run` prints and saves: an answered workload as one value, and the sums in it.
 
-Knows lines of answers and the pass that wrote them; no screen.
+Knows lines of answers and what they were answered with; no screen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from stopadvisor.policy.requests import OnStop
 from stopadvisor.serving.answer_file import AnswerRecord, FullAnswer
-from stopadvisor.serving.answer_pass import AnswerPass
 from stopadvisor.stats.intervals import exact_interval
+
+if TYPE_CHECKING:  # which is summed up here, by its own use case
+    from stopadvisor.serving.answering import AnswerPass
 
 __all__ = ["AnswerSummary", "ClimbSummary", "FullComparison", "TimedComparison", "summed_up"]
 
@@ -182,15 +184,10 @@ class AnswerSummary:
 
 
 def summed_up(
-    answered: AnswerPass,
-    lines: Sequence[AnswerRecord],
-    files: tuple[str, str],
-    remarks: tuple[str, ...],
+    answered: AnswerPass, lines: Sequence[AnswerRecord], remarks: Sequence[str]
 ) -> AnswerSummary:
-    """Sum up a pass, and the lines that are there now.
-
-    `files` are those of the policy and of the questions.
-    """
+    """Sum up a pass, and the lines that are there now."""
+    settings = answered.settings
     policy, terms = answered.policy, answered.policy.terms
     certificate, saving = terms.certificate, None
     if terms.serving == "kv-fork" and terms.expected is not None:
@@ -198,11 +195,11 @@ def summed_up(
     graded = [line.correct for line in lines if line.correct is not None]
     stopped = sum(line.stopped for line in lines)
     return AnswerSummary(
-        policy=files[0],
+        policy=str(settings.policy),
         digest=policy.digest,
         kind=policy.kind,
         family=policy.family,
-        workload=files[1],
+        workload=str(settings.workload),
         model=answered.engine.name,
         out=str(answered.file.path),
         setting=answered.file.setting,
@@ -226,7 +223,7 @@ def summed_up(
         accuracy=_mean(graded),
         full=_timed(answered, lines) if any(line.full for line in lines) else None,
         climbed=_climbs(lines, tuple(dict.fromkeys(rung.name for rung in policy.ladder))),
-        remarks=remarks,
+        remarks=tuple(remarks),
     )
 
 
@@ -235,7 +232,7 @@ def _timed(answered: AnswerPass, lines: Sequence[AnswerRecord]) -> TimedComparis
     split = answered.policy.terms.split
     seen = set() if split is None else {*split.fit, *split.calibration}
     seconds, full_seconds = answered.seconds[True], answered.seconds[False]
-    timed = answered.new if answered.compare_full else 0
+    timed = answered.new if answered.settings.compare_full else 0
     return TimedComparison(
         **vars(_compared(lines)),
         timed_questions=timed,

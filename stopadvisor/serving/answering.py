@@ -1,35 +1,98 @@
 """Answer a workload's questions, each thinking only as long as a policy lets it.
 
-The use case of `run`: policy and questions are read and compared with the engine, what is
-missing is answered into a file, and the result summarises all its answers.  Knows no command line,
-no JSON document and no screen.
+The use case of `run`: policy and questions are read and compared with the engine, what is missing
+is answered into a file, each answer written at once, and the result summarises all its answers.
+Compared with full thinking, both take turns in groups, so that whatever else the machine does slows
+both alike.  Knows no command line, no JSON document and no screen.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Any, Protocol, cast
 
 from stopadvisor.answers.grading import Grades, described, open_graders
+from stopadvisor.answers.normal_form import extract_natural
+from stopadvisor.engines import OutOfMemory
 from stopadvisor.ground.errors import EngineError, PolicyError
-from stopadvisor.ground.progress import Progress
+from stopadvisor.ground.progress import Progress, report_remarks
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy, load_policy
-from stopadvisor.policy.requests import make_requests, policy_plan
-from stopadvisor.probes.asking import OnStop, ProbePlan
-from stopadvisor.serving.answer_file import AnswerFile
-from stopadvisor.serving.answer_pass import Answering, AnsweringEngine, AnswerPass
+from stopadvisor.policy.requests import OnStop, Reply, Request, make_requests, policy_plan
+from stopadvisor.policy.session import Rule
+from stopadvisor.probes.asking import Engine, ProbePlan
+from stopadvisor.serving.answer_file import AnswerFile, AnswerRecord, FullAnswer, normal_form
 from stopadvisor.serving.answer_summary import AnswerSummary, summed_up
-from stopadvisor.workload.questions import Workload, read_workload
+from stopadvisor.workload.questions import Question, read_workload
 
-__all__ = ["AnswerSettings", "answer_workload"]
+__all__ = ["AnswerPass", "AnswerSettings", "Answering", "AnsweringEngine", "answer_workload"]
 
 _WHOLE_REPLIES = ProbePlan((), cue="", cap=1, max_think=1)
 """Of a ladder, which forces no answer."""
+_GROUP_BATCHES = 4
+"""Batches of questions between two turns of stopping and not stopping."""
+
+
+class Answering(Protocol):
+    """What answers requests under a rule: an engine, or the servers of a ladder."""
+
+    @property
+    def name(self) -> str:
+        """The model's name, as a reader should see it."""
+        ...
+
+    @property
+    def remarks(self) -> list[str]:
+        """What the user should know, one line each; grows."""
+        ...
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the outcome, as plain values."""
+        ...
+
+    def questions_at_once(self, plan: ProbePlan) -> int:
+        """Requests that `serve` should be working on, where the user does not say."""
+        ...
+
+    def serve(
+        self,
+        requests: Sequence[Request],
+        plan: ProbePlan,
+        rule: Rule | None,
+        *,
+        batch_size: int | None = None,
+        on_stop: OnStop = "probe",
+    ) -> Iterator[tuple[int, Reply]]:
+        """Answer requests and yield each with its position as soon as it is over.
+
+        `plan` and `batch_size` are those of `policy_plan` and `questions_at_once`; a `rule` is a
+        policy, or None to think to the end without any probe.
+
+        Raises
+        ------
+        OutOfMemory
+            Too many at once; those that were yielded are done.
+        EngineError
+            The engine failed; what was over before is yielded first.
+        """
+        ...
+
+
+class AnsweringEngine(Engine, Answering, Protocol):
+    """An engine that answers requests, each thinking only as long as a rule lets it."""
+
+    def policy_plan(self, policy: Policy, *, answer_cap: int | None = None) -> ProbePlan:
+        """Plan of a policy at this engine; see `policy.requests.policy_plan`."""
+        ...
+
+    def entropy_for(self, policy: Policy) -> str:
+        """Entropy source that this engine gives a policy."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -84,7 +147,11 @@ def answer_workload(
     """
     policy = load_policy(settings.policy, require_signature=settings.require_signature or None)
     if policy.ladder:
-        _check_climbing(settings)
+        for name in ("on_stop", "answer_cap"):
+            if getattr(settings, name) is not None:
+                raise PolicyError(
+                    f"--{name.replace('_', '-')}: this policy climbs a ladder, and stops no trace"
+                )
     else:
         policy_plan(policy, answer_cap=settings.answer_cap)  # refused before a model is loaded
     task = policy.terms.task
@@ -97,86 +164,156 @@ def answer_workload(
         if not policy.ladder:
             of_trace = cast("AnsweringEngine", engine)
             plan = of_trace.policy_plan(policy, answer_cap=settings.answer_cap)
-            remarks = _check_engine(of_trace, policy, settings)
+            remarks = policy.check_source(of_trace.identity(), of_trace.entropy_for(policy))
+            if settings.on_stop not in (None, policy.on_stop) and policy.kind == "stop":
+                remarks.append(
+                    f"--on-stop {settings.on_stop}: the certificate does not cover these answers, "
+                    f"it was shown for on-stop {policy.on_stop}"
+                )
         on_stop, grader = settings.on_stop or policy.on_stop, graders.right
-        if any(question.gold is not None for question in workload.questions):
-            remarks += _graded_otherwise(policy, grader)
+        graded, mine = policy.terms.grading, dict(grader.identity)
+        by_function = any("grader_sha256" in identity for identity in (graded, mine))
+        if by_function and mine != graded and any(q.gold is not None for q in workload.questions):
+            remarks.append(
+                f"these answers are graded by {described(mine)}, the calibration questions were by "
+                f"{described(graded)} (--grader)"
+            )
         # All that decides the answers, their grades and costs.
         decides = [policy.digest, engine.identity(), plan.answer_cap, on_stop]
-        decides += [dict(grader.identity)] if grader.reads_questions else []
+        decides += [mine] if grader.reads_questions else []
         setting = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:8]
         path = settings.out or Path("runs") / f"{workload.name}-{policy.digest[:8]}.jsonl"
         with AnswerFile.open(path, setting) as file:
+            questions = workload.questions[: settings.limit]
             answer_pass = AnswerPass(
-                policy,
-                plan,
-                engine,
-                on_stop,
-                file,
-                grader,
-                progress,
-                compare_full=settings.compare_full,
-                asked_size=settings.batch_size,
+                policy, plan, engine, on_stop, file, grader, progress, settings
             )
-            _answer(answer_pass, workload, settings, remarks)
+            alone = file.uncompared(questions)
+            if settings.compare_full and alone:
+                remarks.append(
+                    f"{alone} questions were answered before, without full thinking to compare: "
+                    "--compare-full leaves them out, another --out asks them again"
+                )
+            for remark in remarks:
+                progress.remark(f"note: {remark}")
+            try:
+                answer_pass.go(questions)
+            except (KeyboardInterrupt, EngineError) as error:
+                why = "interrupted: " if isinstance(error, KeyboardInterrupt) else ""
+                progress.remark(
+                    f"{why}what was answered is kept in {file.path}; the same command goes on from "
+                    "there"
+                )
+                raise
             for remark in grader.remarks():
                 remarks.append(remark)
                 progress.remark(f"note: {remark}")
-            wanted = {question.id for question in workload.questions[: settings.limit]}
+            wanted = {question.id for question in questions}
             lines = [line for line in file.lines if line.id in wanted]
-            files = (str(settings.policy), str(settings.workload))
-            return summed_up(answer_pass, lines, files, tuple(remarks))
+            return summed_up(answer_pass, lines, remarks)
 
 
-def _answer(
-    answer_pass: AnswerPass, workload: Workload, settings: AnswerSettings, remarks: list[str]
-) -> None:
-    """Answer what is missing; an interruption says what is kept."""
-    questions, file = workload.questions[: settings.limit], answer_pass.file
-    alone = file.uncompared(questions)
-    if settings.compare_full and alone:
-        remarks.append(
-            f"{alone} questions were answered before, without full thinking to compare: "
-            "--compare-full leaves them out, another --out asks them again"
-        )
-    for remark in remarks:
-        answer_pass.progress.remark(f"note: {remark}")
-    try:
-        answer_pass.go(questions)
-    except (KeyboardInterrupt, EngineError) as error:
-        why = "interrupted: " if isinstance(error, KeyboardInterrupt) else ""
-        answer_pass.progress.remark(
-            f"{why}what was answered is kept in {file.path}; the same command goes on from there"
-        )
-        raise
+# --- One pass -------------------------------------------------------------------------------------
 
 
-def _check_climbing(settings: AnswerSettings) -> None:
-    """Refuse what stops a trace, where whole replies are asked."""
-    for name in ("on_stop", "answer_cap"):
-        if getattr(settings, name) is not None:
-            raise PolicyError(
-                f"--{name.replace('_', '-')}: this policy climbs a ladder, and stops no trace"
+@dataclass
+class AnswerPass:
+    """Answers what the file does not answer yet; counts and times what it did."""
+
+    policy: Policy
+    plan: ProbePlan
+    engine: Answering
+    on_stop: OnStop
+    file: AnswerFile
+    grader: Grades
+    progress: Progress
+    settings: AnswerSettings
+    new: int = 0
+    seconds: dict[bool, float] = field(default_factory=lambda: {True: 0.0, False: 0.0})
+    """Wall time of the engine for the new questions: with stopping, and without."""
+    _size: int = 1
+
+    def go(self, questions: Sequence[Question]) -> None:
+        """Answer what the file does not answer yet."""
+        done, reported = self.file.done(questions), set[str]()
+        left = [question for question in questions if question.id not in done]
+        if left:
+            self._size = self.settings.batch_size or self.engine.questions_at_once(self.plan)
+        report_remarks(self.engine.remarks, self.progress, reported)
+        self.progress.begin("answering", len(questions), len(questions) - len(left))
+        if self.settings.compare_full:
+            size = _GROUP_BATCHES * self._size
+            for turn, start in enumerate(range(0, len(left), size)):
+                self._both(left[start : start + size], stopping_first=turn % 2 == 0)
+        else:
+            for question, reply in self._serve(left, stopping=True):
+                self._keep(question, reply, None)
+        report_remarks(self.engine.remarks, self.progress, reported)
+
+    def _both(self, group: Sequence[Question], *, stopping_first: bool) -> None:
+        """Ask a group twice; each question is written once it has both answers."""
+        asked = self._serve(group, stopping=stopping_first)
+        first = {question.id: reply for question, reply in asked}
+        for question, second in self._serve(group, stopping=not stopping_first):
+            replies = (first[question.id], second)
+            stopped, full = replies if stopping_first else replies[::-1]
+            self._keep(question, stopped, full)
+
+    def _serve(
+        self, questions: Sequence[Question], *, stopping: bool
+    ) -> Iterator[tuple[Question, Reply]]:
+        """Ask questions and yield each as it is over; batches halve when memory runs out."""
+        left = list(questions)
+        while left:
+            began, over = time.perf_counter(), set[str]()
+            replies = self.engine.serve(
+                make_requests(left, self.policy),
+                self.plan,
+                self.policy if stopping else None,
+                batch_size=self._size,
+                on_stop=self.on_stop,
             )
+            try:
+                for index, reply in replies:
+                    self.seconds[stopping] += time.perf_counter() - began
+                    over.add(left[index].id)
+                    yield left[index], reply
+                    began = time.perf_counter()  # what is done with a reply is not the engine's
+                self.seconds[stopping] += time.perf_counter() - began
+            except OutOfMemory:
+                if self._size == 1 or self.settings.batch_size is not None:
+                    raise
+                self._size //= 2
+                self.progress.remark(f"out of memory; going on with {self._size} questions at once")
+            left = [question for question in left if question.id not in over]
+
+    def _keep(self, question: Question, reply: Reply, full: Reply | None) -> None:
+        """Grade, where there is gold, and write the line."""
+        replies = [reply] if full is None else [reply, full]
+        correct: list[bool | None] = [None, None]
+        if question.gold is not None:
+            items = [(question.task, question.gold, _gradable(question, r)) for r in replies]
+            verdicts = self.grader.grade_many(items, [question.text] * len(items))
+            correct = [verdict is True for verdict in verdicts]
+        whole = None
+        if full is not None:
+            whole = FullAnswer(
+                answer=full.text,
+                normalized=normal_form(question, full),
+                finish=full.finish,
+                think_tokens=full.think_tokens,
+                visible_tokens=full.visible_tokens,
+                seconds=round(full.seconds, 6),
+                correct=correct[1],
+                price=None if full.climbed is None else full.climbed.price,
+            )
+        self.file.add(AnswerRecord.of(question, self.file.setting, reply, correct[0], whole))
+        self.new += 1
+        self.progress.advance(1, sum(r.decoded_tokens for r in replies))
 
 
-def _check_engine(engine: AnsweringEngine, policy: Policy, settings: AnswerSettings) -> list[str]:
-    """Compare the policy with the engine; differences that are allowed become remarks."""
-    remarks = policy.check_source(engine.identity(), engine.entropy_for(policy))
-    if settings.on_stop not in (None, policy.on_stop) and policy.kind == "stop":
-        remarks.append(
-            f"--on-stop {settings.on_stop}: the certificate does not cover these answers, it was "
-            f"shown for on-stop {policy.on_stop}"
-        )
-    return remarks
-
-
-def _graded_otherwise(policy: Policy, grader: Grades) -> list[str]:
-    """Remark on answers that another function grades than graded the policy's questions."""
-    ours, mine = policy.terms.grading, dict(grader.identity)
-    if mine == ours or not any("grader_sha256" in identity for identity in (ours, mine)):
-        return []
-    return [
-        f"these answers are graded by {described(mine)}, the calibration questions were by "
-        f"{described(ours)} (--grader)"
-    ]
+def _gradable(question: Question, reply: Reply) -> str | None:
+    """What the grader sees: a forced answer's whole text, or a visible answer's short one."""
+    if reply.text is None or (reply.finish == "stopped" and not reply.visible_tokens):
+        return reply.text
+    return extract_natural(question.task, reply.text)

@@ -20,9 +20,8 @@ from stopadvisor.ground.results import from_document
 from stopadvisor.policy.frozen import Policy, save_policy
 from stopadvisor.policy.requests import Reply
 from stopadvisor.serving.answer_file import AnswerRecord
-from stopadvisor.serving.answer_pass import _gradable
 from stopadvisor.serving.answer_summary import AnswerSummary
-from stopadvisor.serving.answering import AnswerSettings, answer_workload
+from stopadvisor.serving.answering import AnswerSettings, _gradable, answer_workload
 from stopadvisor.workload.questions import Question
 from tests.engines.fake_server import FakeServer, fake_server
 from tests.engines.test_openai_engine import engine_at
