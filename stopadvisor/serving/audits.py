@@ -152,7 +152,10 @@ class Auditor:
             _log.warning("audit of %s failed: %s", found.id, type(error).__name__)
             self._shed(found.id, "failed")
             return
-        differs = _differs(found, finished)
+        # The loss `differs`: an empty answer equals nothing, and a trace that was cut said nothing.
+        full = None if finished.text is None else extract_natural(found.task, finished.text)
+        served = normalize(found.task, found.answer or "")
+        differs = not full or not served or served != normalize(found.task, full)
         self.log.write("result", id=found.id, differs=differs, tokens=finished.tokens)
         self.metrics.audits.labels("differs" if differs else "equal").inc()
         self.metrics.audit_tokens.inc(finished.tokens)
@@ -225,17 +228,3 @@ class Auditors:
         """Let audits end, and give up what takes longer."""
         for auditor in self._by_digest.values():
             await auditor.drain(seconds)
-
-
-def _differs(found: AuditedReply, finished: FullThinking) -> bool:
-    """Whether the reply is not what full thinking said: the loss `differs` of one question.
-
-    An empty answer equals nothing, and a trace that was cut said nothing.
-    """
-    if finished.text is None or not found.answer:
-        return True
-    full = extract_natural(found.task, finished.text)
-    if not full:
-        return True
-    served = normalize(found.task, found.answer)
-    return not served or served != normalize(found.task, full)

@@ -250,30 +250,20 @@ class Coverage:
         if not isinstance(message, Mapping) or set(message) != {"role", "content"}:
             return "messages"
         text = message["content"]
-        if message["role"] != "user" or not isinstance(text, str) or not _is_text(text):
+        if message["role"] != "user" or not isinstance(text, str):
+            return "messages"
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # half a surrogate pair is no letter
             return "messages"
         (request,) = make_requests([[{"role": "user", "content": text}]], self.policy, task=task)
-        if not self.any_text and not self._stands_in_template(text, task):
-            return "template"
-        return request
-
-    def _stands_in_template(self, text: str, task: str) -> bool:
-        """Whether the text is some question within the policy's prompt template."""
         template = prompt_templates(self.policy.terms).get(task)
-        if template is None:
-            return True
-        before, _, after = template.partition("{question}")
-        room = len(text) - len(before) - len(after)
-        return room > 0 and text.startswith(before) and text.endswith(after)
-
-
-def _is_text(text: str) -> bool:
-    """Whether a tokenizer can read it: half a surrogate pair is no letter, and has no UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+        if template is not None and not self.any_text:
+            before, _, after = template.partition("{question}")
+            room = len(text) - len(before) - len(after)
+            if room <= 0 or not (text.startswith(before) and text.endswith(after)):
+                return "template"
+        return request
 
 
 def _is_stream_options(options: Any) -> bool:

@@ -26,7 +26,7 @@ from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.trajectories import profile, trajectory
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest
-from stopadvisor.workload.questions import RecordedTrace, Workload, read_workload
+from stopadvisor.workload.questions import Workload, read_workload
 from tests.integration.conftest import AT_ONCE
 from tests.integration.server import NAME, ROOT, VllmServer
 from tests.material import easiest
@@ -161,21 +161,6 @@ def test_same_probes_at_own_positions(
     check_same(theirs, ours)
 
 
-def test_recorded_thinking_gives_the_same_probes(
-    served: OpenAiEngine, workload: Workload, tmp_path: Path
-) -> None:
-    asked = replace(workload, questions=workload.questions[:8])
-    live = served.probe(make_prompts(asked.questions, None), PLAN)
-    traces = [
-        (RecordedTrace("t.jsonl:1", t.thinking, t.natural_text if t.finish == "stop" else None),)
-        for t in live
-    ]
-    recorded = [replace(q, traces=t) for q, t in zip(asked.questions, traces, strict=True)]
-    again = probed(served, replace(asked, questions=tuple(recorded)), tmp_path / "again")
-    ours = probed(served, asked, tmp_path / "live")
-    check_same(*(in_order(run.table().unseal()) for run in (again, ours)))
-
-
 def test_a_policy_recognises_the_model_at_either_engine(
     served: OpenAiEngine, local: HfEngine
 ) -> None:
@@ -193,15 +178,3 @@ def test_sampled_traces_repeat_on_one_server(served: OpenAiEngine, workload: Wor
     assert [t.thinking for t in first] == [t.thinking for t in again]
     other = served.probe(prompts, replace(plan, seed=1))
     assert [t.thinking for t in first] != [t.thinking for t in other]
-
-
-def test_without_log_probabilities_the_texts_are_the_same(
-    served: OpenAiEngine, workload: Workload
-) -> None:
-    prompts = make_prompts(workload.questions[:4], None)
-    silent = served.probe(prompts, replace(PLAN, entropy="none"))
-    full = served.probe(prompts, PLAN)
-    assert [[p.text for p in t.probes] for t in silent] == [
-        [p.text for p in t.probes] for t in full
-    ]
-    assert {p.mean_entropy for t in silent for p in t.probes} == {0.0}

@@ -42,8 +42,8 @@ def walked(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("turns", "width", "drift", "least"),
-    [(10, 0.05, 0.0, 0.93), (25, 0.05, 0.05, 0.93), (10, 0.12, 0.0, 0.88), (50, 0.12, 0.05, 0.93)],
-    ids=["few", "a drifting machine", "few, gentle", "gentle, drifting"],
+    [(25, 0.05, 0.05, 0.93), (10, 0.12, 0.0, 0.88)],
+    ids=["a drifting machine", "few, gentle"],
 )
 def test_the_interval_holds_the_ratio(turns: int, width: float, drift: float, least: float) -> None:
     # Of 200: three standard errors below 93 % (few and gentle: 90 %).
@@ -66,12 +66,6 @@ def test_without_both_outcomes_there_is_no_ratio() -> None:
     assert fit_ratio([replace(b, lateness=-0.1) for b in blocks]) is None
     only = [replace(b, lateness=-0.1) if b.arm == "policy" else b for b in blocks]
     assert fit_ratio(only) is None
-
-
-def test_half_a_turn_does_not_count() -> None:
-    blocks = walked(np.random.default_rng(2), 12, 1.4, 0.05)
-    more = [*blocks, Block(12, "full", 99.0, -0.1)]
-    assert fit_ratio(more) == fit_ratio(blocks)
 
 
 def test_the_walk_doubles_and_then_narrows() -> None:

@@ -154,7 +154,15 @@ class Forwarder:
                         again = False
                         continue
                     self._pool.failed(upstream, gone=isinstance(error, _UNREACHABLE))
-                    status, message = _failure(error)
+                    status, message = 502, "the upstream broke off"
+                    if isinstance(error, _UNREACHABLE):
+                        message = "the upstream cannot be reached"
+                    elif isinstance(error, TimeoutError):
+                        status, message = 504, "the upstream took too long"
+                    elif isinstance(error, aiohttp.ServerDisconnectedError):
+                        message = "the upstream closed the connection"
+                    elif isinstance(error, _Unfit):
+                        message = str(error)
             tried.append(upstream)
         raise Refusal(status, message, "upstream_error")
 
@@ -180,7 +188,8 @@ class Forwarder:
             ):
                 if not 200 <= answer.status < 600:
                     raise _Unfit("the upstream answered with no status of HTTP")
-                if mask is not None and _is_encoded(answer):
+                encoding = answer.headers.get("Content-Encoding", "identity")
+                if mask is not None and encoding.lower() != "identity":
                     raise _Unfit("the upstream answered in an encoding that was not asked for")
                 if answer.status in _BUSY:
                     self._pool.failed(upstream)
@@ -229,17 +238,6 @@ class Forwarder:
         return headers
 
 
-def _failure(error: Exception) -> tuple[int, str]:
-    """Status and words for a client whose request no upstream answered."""
-    if isinstance(error, _UNREACHABLE):
-        return 502, "the upstream cannot be reached"
-    if isinstance(error, TimeoutError):
-        return 504, "the upstream took too long"
-    if isinstance(error, aiohttp.ServerDisconnectedError):
-        return 502, "the upstream closed the connection"
-    return 502, str(error) if isinstance(error, _Unfit) else "the upstream broke off"
-
-
 def proxy_of(upstream_url: str) -> str | None:
     """Return the proxy that the environment names for an upstream, its user included."""
     upstream = urlsplit(upstream_url)
@@ -260,10 +258,6 @@ def _end_to_end(headers: _Headers, left_out: Collection[bytes]) -> list[tuple[by
         for token in value.split(b",")
     }
     return [h for h in headers if h[0] not in _HOP_BY_HOP | named and h[0] not in left_out]
-
-
-def _is_encoded(answer: aiohttp.ClientResponse) -> bool:
-    return answer.headers.get("Content-Encoding", "identity").lower() != "identity"
 
 
 def _text(value: bytes) -> str:

@@ -100,37 +100,13 @@ def bind_policies(
 ) -> tuple[BoundPolicy, ...]:
     """Return the policies that are for this engine, one or one for each of several tasks.
 
-    Parameters
-    ----------
-    policies : sequence of (path, Policy)
-        Of which at least one must be for the engine's model.
-    loaded : LoadedTokenizer
-        The model's own tokenizer and generation settings.
-    audits : bool
-        Replies are audited.
+    `loaded` is the model's own tokenizer; with `audits` replies are audited.
 
     Raises
     ------
     PolicyError, ModelError
         None is for it, with the reason where there is but one; or two are for the same task.
     """
-    _check_engine(facts, audits=audits)
-    fitting: list[tuple[Path, BoundPolicy]] = []
-    refused: list[str] = []
-    for path, policy in policies:
-        try:
-            found = _bind(policy, facts, loaded, engine, any_text=any_text)
-            fitting.append((path, found))
-        except (PolicyError, ModelError) as error:
-            refused.append(f"{path}: {error}")
-    if not fitting:
-        raise PolicyError("; ".join(refused))
-    check_tasks([(path, bound.policy) for path, bound in fitting], facts.model)
-    return tuple(bound for _, bound in fitting)
-
-
-def _check_engine(facts: EngineFacts, *, audits: bool) -> None:
-    """Refuse an engine under which no policy can be followed."""
     if not facts.reasoning_parser:
         raise ModelError(
             "replies that are passed on would carry their thinking as content, and those under the "
@@ -147,6 +123,18 @@ def _check_engine(facts: EngineFacts, *, audits: bool) -> None:
             "an audit log has one writer: expected --api-server-count 1 with --audit, got "
             f"{facts.api_servers}"
         )
+    fitting: list[tuple[Path, BoundPolicy]] = []
+    refused: list[str] = []
+    for path, policy in policies:
+        try:
+            found = _bind(policy, facts, loaded, engine, any_text=any_text)
+            fitting.append((path, found))
+        except (PolicyError, ModelError) as error:
+            refused.append(f"{path}: {error}")
+    if not fitting:
+        raise PolicyError("; ".join(refused))
+    check_tasks([(path, bound.policy) for path, bound in fitting], facts.model)
+    return tuple(bound for _, bound in fitting)
 
 
 def _bind(
@@ -198,6 +186,11 @@ def _bind(
             "queue, probes queue after them, and traces think on in vain"
         )
     stops = AnswerStops.of(chat, loaded.stop_ids, len(loaded.tokenizer))
+    # A closer that the model writes ends its forced answer where the cue stands in thinking.
+    closing = chat.closer.ids[-1:] if is_open_cue(plan.cue) else ()
+    likeliest = Likeliest(facts.vocabulary)
+    # Where it tells little, the whole vocabulary is asked for at once.
+    tells = 2 * likeliest.count < facts.vocabulary and math.isfinite(policy.rule.entropy_slope)
     model = EngineModel(
         engine,
         chat,
@@ -206,10 +199,10 @@ def _bind(
         plan,
         drawn=asdict(sampling),
         logprobs=logprobs,
-        likeliest=_likeliest(policy, facts.vocabulary) if logprobs == -1 else None,
+        likeliest=likeliest if logprobs == -1 and tells else None,
         by_priority=facts.by_priority,
         suffix=tuple(chat.suffix_ids(plan.cue)),
-        answer_ends=_answer_ends(chat, stops, loaded.stop_ids, plan),
+        answer_ends=tuple(sorted({*loaded.stop_ids, *stops.newline_ids(), *closing})),
     )
     most = max(coverage.most_tokens, plan.max_think + len(model.suffix) + plan.cap)
     if most >= facts.context:
@@ -253,22 +246,6 @@ def _probe_logprobs(policy: Policy, facts: EngineFacts) -> tuple[int | None, str
     if k is not None and k <= facts.max_logprobs:
         return k, own
     return facts.max_logprobs, f"top-k:{facts.max_logprobs}"
-
-
-def _likeliest(policy: Policy, vocabulary: int) -> Likeliest | None:
-    """Return how an entropy over the whole vocabulary is enclosed; None where that tells little."""
-    found = Likeliest(vocabulary)
-    slope = policy.rule.entropy_slope
-    return found if 2 * found.count < vocabulary and math.isfinite(slope) else None
-
-
-def _answer_ends(
-    chat: Chat, stops: AnswerStops, stop_ids: tuple[int, ...], plan: ProbePlan
-) -> tuple[int, ...]:
-    """Return the ids at which a forced answer ends."""
-    # A closer that the model writes ends its forced answer where the cue stands in thinking.
-    closing = chat.closer.ids[-1:] if is_open_cue(plan.cue) else ()
-    return tuple(sorted({*stop_ids, *stops.newline_ids(), *closing}))
 
 
 def _identity(facts: EngineFacts, loaded: LoadedTokenizer, chat: Chat) -> dict[str, Any]:

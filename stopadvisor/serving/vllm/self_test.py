@@ -149,13 +149,10 @@ class _SelfTest:
                 break
             same += 1
         if rows is not None and same:
-            for mine, theirs in zip(*map(_means, (self.rows[:same], rows[:same])), strict=True):
+            ours, others = (mean_figures(figures(found[:same])) for found in (self.rows, rows))
+            for mine, theirs in zip(ours, others, strict=True):
                 if abs(mine - theirs) > _NEAR:
                     raise _failed(what, f"figures of {theirs:.3f} where others are {mine:.3f}")
-
-
-def _means(rows: Sequence[Position]) -> tuple[float, float, float]:
-    return mean_figures(figures(rows))
 
 
 def _failed(what: str, found: str, does: str = "gives") -> ModelError:

@@ -1,12 +1,14 @@
-"""Chat requests at the plugin's route: answered, passed on, given up; over ASGI, no network."""
+"""The plugin's route: requests answered, passed on, given up; policies replaced.  No network."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,11 +16,15 @@ from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from stopadvisor.policy.frozen import Policy
+from stopadvisor.ground.errors import ModelError
+from stopadvisor.policy.frozen import Policy, save_policy
 from stopadvisor.serving import responder
+from stopadvisor.serving.serve_settings import AuditSettings
+from stopadvisor.serving.vllm import route as route_module
 from stopadvisor.serving.vllm.route import PolicyRoute
 from tests.engines.fake_server import Story
 from tests.engines.test_live import LENGTH, NEVER
+from tests.serving.gateways import WATCHED
 from tests.serving.vllm.fake_engine import QUESTION, FakeEngine, policy_of, route_at
 
 PASSED: dict[str, Any] = {"id": "of vLLM"}
@@ -230,3 +236,166 @@ def test_a_quiet_stream_is_kept_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     run(lambda: client.ask(asked(stream=True)))
     assert client.data.count(responder.KEEP_ALIVE) >= 5
     assert client.events[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+
+
+# --- Audits, several policies, and reloads --------------------------------------------------------
+
+
+def test_a_stopped_trace_thinks_on_where_it_was(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    policy, audit = policy_of(certificate=WATCHED), AuditSettings(1.0, tmp_path)
+    route = route_at(engine, policy, audit=audit)
+
+    async def go() -> None:
+        await Client(route).ask({"model": "tiny-reasoner", "messages": QUESTION})
+        await route.auditors.drain(5)
+
+    asyncio.run(go())
+    (_, ids, parameters, priority) = next(entry for entry in engine.asked if entry[0] == "audit")
+    decoded = {name.split("-")[2]: tokens for name, tokens in engine.decoded.items()}
+    prompt = engine.asked[0][1]
+    assert ids[: len(prompt)] == prompt
+    assert len(ids) == len(prompt) + decoded["think"]  # nothing is drawn twice
+    assert priority > 0
+    assert parameters.max_tokens < engine.asked[0][2].max_tokens
+    (auditor,) = route.auditors._by_digest.values()
+    counts = auditor.log.course.counts
+    assert counts["audit_tokens"] == decoded["audit"]
+    # 3+4: forced to 5 at the stop, 7 at the end of thinking.
+    assert (counts["resolved"], counts["differing"]) == (1, 1)
+
+
+BODY = {"model": "tiny-reasoner", "messages": QUESTION}
+STOPS, GOES_ON = policy_of(certificate=WATCHED), policy_of(certificate=WATCHED, **NEVER)
+
+
+async def reply(route: PolicyRoute, **headers: str) -> tuple[str, dict[str, Any]]:
+    """Return the header and the body of a reply."""
+    client = Client(route)
+    body = await client.ask(BODY, {n.replace("_", "-"): v for n, v in headers.items()})
+    return client.header, body
+
+
+async def served(path: Path, engine: FakeEngine, *policies: Policy, **options: Any) -> PolicyRoute:
+    """Serve under policies, whose file or folder may change later."""
+    route = route_at(engine, policies[0], path=path, **options)
+    await route.use([(Path(f"{n}.joblib"), policy) for n, policy in enumerate(policies)])
+    return route
+
+
+@pytest.fixture(autouse=True)
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Models that went through the self-test, which a story does not pass."""
+    models: list[Any] = []
+
+    async def try_engine(model: Any, context: int, max_logprobs: int) -> None:
+        models.append(model)
+
+    monkeypatch.setattr(route_module, "try_engine", try_engine)
+    return models
+
+
+def digest(policy: Policy) -> str:
+    return f"digest={policy.digest[:8]}"
+
+
+def test_the_header_chooses_among_policies_of_one_model(tmp_path: Path) -> None:
+    numeric, choice = policy_of(task="numeric"), policy_of(task="choice")
+
+    async def go() -> None:
+        both = await served(tmp_path, FakeEngine(), numeric, choice)
+        for policy in (numeric, choice):
+            header, body = await reply(both, X_StopAdvisor_Task=policy.terms.task)
+            assert header == f"policy; reason=covered; {digest(policy)}"
+            assert body["usage"]["stopadvisor"]["budget"] == 4
+        for headers in ({}, {"X_StopAdvisor_Task": "math"}):
+            assert await reply(both, **headers) == ("passthrough; reason=task; digest=none", PASSED)
+        alone = await served(tmp_path, FakeEngine(), numeric)
+        assert (await reply(alone))[0] == f"policy; reason=covered; {digest(numeric)}"
+
+    run(go)
+
+
+def test_policies_are_replaced_and_taken_back(tmp_path: Path, tried: list[Any]) -> None:
+    path = tmp_path / "policy.joblib"
+    engine = FakeEngine()
+
+    async def go() -> None:
+        found = await served(path, engine, STOPS)
+        for policy, budget in ((GOES_ON, None), (STOPS, 4)):
+            save_policy(policy, path)
+            await found.reload()
+            header, body = await reply(found)
+            assert header == f"policy; reason=covered; {digest(policy)}"
+            assert body["usage"]["stopadvisor"]["budget"] == budget
+
+    run(go)
+    assert len(tried) == 3
+
+
+@pytest.mark.parametrize("fault", ["no policy", "another model", "the self-test"])
+def test_what_is_refused_leaves_the_policies_in_use(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "policy.joblib"
+    save_policy(GOES_ON, path)
+    if fault == "no policy":
+        path.write_bytes(b"something else")
+    elif fault == "another model":
+        other = {**STOPS.content["model"], "revision": "sha256:" + "0" * 64}
+        save_policy(policy_of(model=other), path)
+
+    async def fails(*_: Any) -> None:
+        raise ModelError("this vLLM does not pass")
+
+    async def go() -> None:
+        found = await served(path, FakeEngine(), STOPS)
+        if fault == "the self-test":
+            monkeypatch.setattr(route_module, "try_engine", fails)
+        with caplog.at_level(logging.ERROR, "vllm.stopadvisor"):
+            await found.reload()
+        assert (await reply(found))[0].endswith(digest(STOPS))
+
+    run(go)
+    (record,) = (one for one in caplog.records if one.levelno == logging.ERROR)
+    assert record.getMessage().startswith("reload refused, the policies in use stay: ")
+
+
+def test_a_request_ends_under_the_policy_it_began_with(tmp_path: Path) -> None:
+    path = tmp_path / "policy.joblib"
+    save_policy(GOES_ON, path)
+    engine = FakeEngine(pace=0.005)
+
+    async def go() -> None:
+        found = await served(path, engine, STOPS)
+        asking = asyncio.create_task(reply(found))
+        while not engine.running:
+            await asyncio.sleep(0.001)
+        await found.reload()
+        header, body = await asking
+        assert header.endswith(digest(STOPS))
+        assert body["usage"]["stopadvisor"]["budget"] == 4
+        assert (await reply(found))[0].endswith(digest(GOES_ON))
+
+    run(go)
+
+
+def test_a_policy_that_comes_back_goes_on_with_its_audits(tmp_path: Path) -> None:
+    path = tmp_path / "policy.joblib"
+    audit = AuditSettings(1.0, tmp_path / "audits")
+
+    async def go() -> None:
+        found = await served(path, FakeEngine(), STOPS, audit=audit)
+        for policy in (GOES_ON, STOPS):
+            await reply(found)
+            save_policy(policy, path)
+            await found.reload()
+        await reply(found)
+        auditors = found.auditors._by_digest
+        requests = {name: a.log.course.counts["requests"] for name, a in auditors.items()}
+        assert requests == {STOPS.digest: 2, GOES_ON.digest: 1}
+        for auditor in auditors.values():
+            await auditor.drain(5)
+
+    run(go)
+    assert len(list((tmp_path / "audits").iterdir())) == 2
