@@ -27,10 +27,18 @@ from stopadvisor.policy.requests import OnStop, Reply, Request, make_requests, p
 from stopadvisor.policy.session import Rule
 from stopadvisor.probes.asking import Engine, ProbePlan
 from stopadvisor.serving.answer_file import AnswerFile, AnswerRecord, FullAnswer, normal_form
-from stopadvisor.serving.answer_summary import AnswerSummary, summed_up
+from stopadvisor.serving.answer_summary import (
+    AnswerSummary,
+    ClimbSummary,
+    FullComparison,
+    MeanTokens,
+    RungShare,
+    TimedComparison,
+)
+from stopadvisor.stats.intervals import exact_interval
 from stopadvisor.workload.questions import Question, read_workload
 
-__all__ = ["AnswerPass", "AnswerSettings", "Answering", "AnsweringEngine", "answer_workload"]
+__all__ = ["AnswerSettings", "Answering", "AnsweringEngine", "answer_workload"]
 
 _WHOLE_REPLIES = ProbePlan((), cue="", cap=1, max_think=1)
 """Of a ladder, which forces no answer."""
@@ -185,7 +193,7 @@ def answer_workload(
         path = settings.out or Path("runs") / f"{workload.name}-{policy.digest[:8]}.jsonl"
         with AnswerFile.open(path, setting) as file:
             questions = workload.questions[: settings.limit]
-            answer_pass = AnswerPass(
+            answer_pass = _AnswerPass(
                 policy, plan, engine, on_stop, file, grader, progress, settings
             )
             alone = file.uncompared(questions)
@@ -210,14 +218,14 @@ def answer_workload(
                 progress.remark(f"note: {remark}")
             wanted = {question.id for question in questions}
             lines = [line for line in file.lines if line.id in wanted]
-            return summed_up(answer_pass, lines, remarks)
+            return _summed_up(answer_pass, lines, remarks)
 
 
 # --- One pass -------------------------------------------------------------------------------------
 
 
 @dataclass
-class AnswerPass:
+class _AnswerPass:
     """Answers what the file does not answer yet; counts and times what it did."""
 
     policy: Policy
@@ -317,3 +325,139 @@ def _gradable(question: Question, reply: Reply) -> str | None:
     if reply.text is None or (reply.finish == "stopped" and not reply.visible_tokens):
         return reply.text
     return extract_natural(question.task, reply.text)
+
+
+# --- Sums over lines ------------------------------------------------------------------------------
+
+
+def _summed_up(
+    answered: _AnswerPass, lines: Sequence[AnswerRecord], remarks: Sequence[str]
+) -> AnswerSummary:
+    """Sum up a pass, and the lines that are there now."""
+    settings = answered.settings
+    policy, terms = answered.policy, answered.policy.terms
+    certificate, saving = terms.certificate, None
+    if terms.serving == "kv-fork" and terms.expected is not None:
+        saving = (terms.expected.saving_by_serving or {}).get("prefix-cache")
+    graded = [line.correct for line in lines if line.correct is not None]
+    stopped = sum(line.stopped for line in lines)
+    return AnswerSummary(
+        policy=str(settings.policy),
+        digest=policy.digest,
+        kind=policy.kind,
+        family=policy.family,
+        workload=str(settings.workload),
+        model=answered.engine.name,
+        out=str(answered.file.path),
+        setting=answered.file.setting,
+        on_stop=answered.on_stop,
+        serving="resume" if answered.engine.identity()["engine"] == "openai" else None,
+        server_saving_pct=saving,
+        certified=certificate is not None and answered.on_stop == terms.on_stop,
+        alpha=None if certificate is None else certificate.alpha,
+        loss=None if certificate is None else certificate.loss,
+        questions=len(lines),
+        new=answered.new,
+        seconds=round(answered.seconds[True], 3),
+        stopped=stopped,
+        stopped_share=stopped / len(lines) if lines else None,
+        mean_tokens=MeanTokens(
+            _mean([line.think_tokens for line in lines]),
+            _mean([line.probe_tokens for line in lines]),
+            _mean([line.visible_tokens for line in lines]),
+        ),
+        labelled=len(graded),
+        accuracy=_mean(graded),
+        full=_timed(answered, lines) if any(line.full for line in lines) else None,
+        climbed=_climbs(lines, tuple(dict.fromkeys(rung.name for rung in policy.ladder))),
+        remarks=tuple(remarks),
+    )
+
+
+def _timed(answered: _AnswerPass, lines: Sequence[AnswerRecord]) -> TimedComparison:
+    """Compare with full thinking, and the times where this call answered both ways."""
+    split = answered.policy.terms.split
+    seen = set() if split is None else {*split.fit, *split.calibration}
+    seconds, full_seconds = answered.seconds[True], answered.seconds[False]
+    timed = answered.new if answered.settings.compare_full else 0
+    return TimedComparison(
+        **vars(_compared(lines)),
+        timed_questions=timed,
+        seconds=round(seconds, 3) if timed else None,
+        full_seconds=round(full_seconds, 3) if timed else None,
+        time_saving_pct=_saving(seconds, full_seconds) if timed and full_seconds else None,
+        unmet=_compared([line for line in lines if line.key not in seen]),
+    )
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _saving(spent: float, full: float) -> float:
+    return 100 * (1 - spent / full) if full else 0.0
+
+
+def _climbs(lines: Sequence[AnswerRecord], names: Sequence[str]) -> ClimbSummary | None:
+    """Sum up how questions were climbed; None where none was."""
+    found = [(line.climbed, line.full) for line in lines if line.climbed is not None]
+    if not found:
+        return None
+    rungs = []
+    for name in names:
+        asked = [[each for each in way.asked if each.name == name] for way, _ in found]
+        served = sum(way.rung == name for way, _ in found)
+        down = sum(any(each.down is not None for each in row) for row in asked)
+        rungs.append(RungShare(name, sum(map(bool, asked)), served, served / len(found), down))
+    compared = [(way.price, full.price) for way, full in found if full and full.price is not None]
+    spent, full = sum(price for price, _ in compared), sum(price for _, price in compared)
+    return ClimbSummary(
+        tuple(rungs),
+        sum(way.price for way, _ in found) / len(found),
+        full / len(compared) if compared else None,
+        _saving(spent, full) if full else None,
+    )
+
+
+def _compared(lines: Sequence[AnswerRecord]) -> FullComparison:
+    """Compare those lines that hold the full answer too."""
+    pairs = [(line, line.full) for line in lines if line.full is not None]
+    graded = [
+        (line.correct, full.correct)
+        for line, full in pairs
+        if line.correct is not None and full.correct is not None
+    ]
+    n, labelled = len(pairs), len(graded)
+    decoded = sum(line.decoded_tokens for line, _ in pairs)
+    full_decoded = sum(full.decoded_tokens for _, full in pairs)
+    think = sum(line.think_tokens for line, _ in pairs)
+    full_think = sum(full.think_tokens for _, full in pairs)
+    differing = sum(_differs(line, full) for line, full in pairs)
+    correct = sum(right for right, _ in graded)
+    full_correct = sum(full for _, full in graded)
+    lost = sum(full and not right for right, full in graded)
+    return FullComparison(
+        questions=n,
+        decoded_tokens=decoded,
+        full_decoded_tokens=full_decoded,
+        think_tokens=think,
+        full_think_tokens=full_think,
+        differing=differing,
+        differing_share=differing / n if n else None,
+        differing_ci95=exact_interval(differing, n) if n else None,
+        labelled=labelled,
+        correct=correct,
+        full_correct=full_correct,
+        lost=lost,
+        token_saving_pct=_saving(decoded, full_decoded) if n else None,
+        think_saving_pct=_saving(think, full_think) if n else None,
+        accuracy=correct / labelled if labelled else None,
+        full_accuracy=full_correct / labelled if labelled else None,
+        risk=lost / labelled if labelled else None,
+        risk_ci95=exact_interval(lost, labelled) if labelled else None,
+    )
+
+
+def _differs(line: AnswerRecord, full: FullAnswer) -> bool:
+    same = line.normalized == full.normalized != "" and full.finish != "length"
+    return line.stopped and not same
