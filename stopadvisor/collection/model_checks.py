@@ -39,8 +39,8 @@ __all__ = [
 
 PREFLIGHT_QUESTIONS = 16
 
-AGREEMENT_FAIL, AGREEMENT_WARN = 0.5, 0.9
-CUE_FAIL, CUE_WARN = 0.5, 0.9
+FAIL_BELOW, WARN_BELOW = 0.5, 0.9
+"""Shares of traces or answers that should be as a check wants them."""
 ACCURACY_WARN = 0.2
 """Share of right answers below which prompt, template, gold or grader is the likelier cause."""
 CAP_WARN = 0.1
@@ -147,17 +147,16 @@ def run_preflight(
     final = [trace.probes[-1] for trace in traces]
     forced = [probe for trace in traces for probe in trace.probes]
     words = found or count_words(engine, traces, named)
-    share, examples = _agreed(questions, traces, final, grader)
-    verdicts, wrong = _graded(questions, traces, final, right or grader)
-    accuracy = sum(verdicts) / len(verdicts) if verdicts else None
+    agreement, share, examples = _agreement(questions, traces, final, grader)
+    of_gold, accuracy, wrong = _accuracy(questions, traces, final, right or grader)
     checks = (
         _markers(traces, plan),
         *engine.prompt_checks(prompts),
         _truncation(traces, plan),
         _cue(questions, final),
         _answer_cap(forced, plan),
-        _agreement(share, examples),
-        *([] if accuracy is None else [_accuracy(accuracy, wrong, len(verdicts))]),
+        agreement,
+        *of_gold,
         _marker_words(words, traces, plan),
         *engine.engine_checks(prompts[0], plan),
     )
@@ -165,9 +164,9 @@ def run_preflight(
         status=worst(checks),
         checks=checks,
         agreement=share,
-        examples=examples[:EXAMPLES],
+        examples=examples,
         accuracy=accuracy,
-        wrong=wrong[:EXAMPLES],
+        wrong=wrong,
         n_questions=len(questions),
         marker_words=words,
         cost=expected_cost(plan, traces, sum(p.probe_tokens for p in forced) / len(forced)),
@@ -198,9 +197,9 @@ def keep_checks(report: PreflightReport | LadderPreflight, file: Path, progress:
         raise PreflightError("preflight failed: " + " | ".join(said["fail"]))
 
 
-def _below(share: float, *, fail: float, warn: float) -> Status:
+def _below(share: float) -> Status:
     """Status of a share that should be large."""
-    return "fail" if share < fail else "warn" if share < warn else "pass"
+    return "fail" if share < FAIL_BELOW else "warn" if share < WARN_BELOW else "pass"
 
 
 def checked(name: str, status: Status, detail: str, advice: str) -> Check:
@@ -225,14 +224,14 @@ def _markers(traces: Sequence[RawTrace], plan: ProbePlan) -> Check:
     if ended:
         return checked(
             "markers",
-            _below(1 - ended / len(traces), fail=0.5, warn=0.9),
+            _below(1 - ended / len(traces)),
             f"{detail}, {ended} end without closing it, and so without an answer",
             "choose a closer (--think-tags) that the model writes, with the blank before it, or "
             "ask for it in --prompt-template",
         )
     return checked(
         "markers",
-        _below(thinking / len(traces), fail=0.5, warn=0.9),
+        _below(thinking / len(traces)),
         detail,
         "switch thinking on (--chat-template-kwargs), or check --think-tags",
     )
@@ -257,7 +256,7 @@ def _cue(questions: Sequence[Question], final: Sequence[RawProbe]) -> Check:
     seen = f", not for example {unlike[0][:60]!r}" if unlike else ""
     return checked(
         "cue",
-        _below(parsed / len(final), fail=CUE_FAIL, warn=CUE_WARN),
+        _below(parsed / len(final)),
         f"{parsed}/{len(final)} forced answers parse{seen}",
         "choose another --cue",
     )
@@ -273,59 +272,56 @@ def _answer_cap(probes: Sequence[RawProbe], plan: ProbePlan) -> Check:
     )
 
 
-def _agreed(
+def _agreement(
     questions: Sequence[Question],
     traces: Sequence[RawTrace],
     final: Sequence[RawProbe],
     grader: Grades,
-) -> tuple[float | None, tuple[CueExample, ...]]:
-    """Share of finished traces whose forced and natural answers agree, and those that do not."""
+) -> tuple[Check, float | None, tuple[CueExample, ...]]:
+    """Share of finished traces whose forced and natural answers agree, and some that do not."""
     pairs: list[tuple[Question, str, str]] = []
     for question, trace, probe in zip(questions, traces, final, strict=True):
         if trace.finish == "stop" and trace.natural_text is not None:
             natural = extract_natural(question.task, trace.natural_text) or ""
             pairs.append((question, natural, extract_forced(question.task, probe.text)))
     if not pairs:
-        return None, ()
+        detail = "no trace ends with a visible answer to compare with"
+        advice = "raise --max-think, or check --think-tags"
+        return Check("agreement", "fail", detail, advice), None, ()
     same = [bool(a) and normalize(q.task, a) == normalize(q.task, b) for q, a, b in pairs]
     # Only in math can one value have two spellings; there the grader decides.
     unsure = [i for i, (q, a, _) in enumerate(pairs) if not same[i] and a and q.task == "math"]
     verdicts = grader.grade_many([("math", pairs[i][1], pairs[i][2]) for i in unsure])
     for i, equivalent in zip(unsure, verdicts, strict=True):
         same[i] = equivalent is True
-    examples = tuple(
+    differing = [
         CueExample(q.id, a, b) for (q, a, b), equal in zip(pairs, same, strict=True) if not equal
-    )
-    return sum(same) / len(same), examples
-
-
-def _agreement(share: float | None, examples: Sequence[CueExample]) -> Check:
-    if share is None:
-        return Check(
-            "agreement",
-            "fail",
-            "no trace ends with a visible answer to compare with",
-            "raise --max-think, or check --think-tags",
-        )
+    ]
+    share, examples = sum(same) / len(same), tuple(differing[:EXAMPLES])
     shown = "; ".join(
-        f"{e.id}: forced {e.forced[:40]!r}, natural {e.natural[:40]!r}" for e in examples[:EXAMPLES]
+        f"{e.id}: forced {e.forced[:40]!r}, natural {e.natural[:40]!r}" for e in examples
     )
-    return checked(
+    check = checked(
         "agreement",
-        _below(share, fail=AGREEMENT_FAIL, warn=AGREEMENT_WARN),
+        _below(share),
         f"{share:.0%} of forced answers at the end of thinking are the natural ones"
         + (f" ({shown})" if shown else ""),
         "the cue changes what the model answers: choose another --cue or --prompt-template",
     )
+    return check, share, examples
 
 
-def _graded(
+def _accuracy(
     questions: Sequence[Question],
     traces: Sequence[RawTrace],
     final: Sequence[RawProbe],
     grader: Grades,
-) -> tuple[list[bool], tuple[WrongExample, ...]]:
-    """Grade answers at the end of thinking where there is gold; also return the wrong ones."""
+) -> tuple[list[Check], float | None, tuple[WrongExample, ...]]:
+    """Warn before hundreds of questions are probed under a template that gets nothing right.
+
+    Also gives the share of right answers at the end of thinking, and some wrong ones; no check and
+    no share where no question has gold.
+    """
     asked: list[Question] = []
     items: list[tuple[str, str, str | None]] = []
     for question, trace, probe in zip(questions, traces, final, strict=True):
@@ -337,30 +333,29 @@ def _graded(
             answer = extract_forced(question.task, probe.text)
         asked.append(question)
         items.append((question.task, question.gold, answer))
+    if not items:
+        return [], None, ()
     verdicts = [v is True for v in grader.grade_many(items, [q.text for q in asked])]
-    wrong = tuple(
+    accuracy = sum(verdicts) / len(verdicts)
+    wrong = [
         WrongExample(q.id, str(q.messages[-1]["content"])[:SHOWN], gold, answer)
         for q, (_, gold, answer), right in zip(asked, items, verdicts, strict=True)
         if not right
-    )
-    return verdicts, wrong
-
-
-def _accuracy(accuracy: float, wrong: Sequence[WrongExample], n: int) -> Check:
-    """Warn before hundreds of questions are probed under a template that gets nothing right."""
+    ][:EXAMPLES]
     shown = "; ".join(
         f"{w.question[:60]!r}: gold {w.gold[:40]!r}, answered "
         + ("nothing that can be read" if w.answer is None else repr(w.answer[:40]))
-        for w in wrong[:EXAMPLES]
+        for w in wrong
     )
     low = accuracy < ACCURACY_WARN
-    return checked(
+    check = checked(
         "accuracy",
         "warn" if low else "pass",
-        f"{accuracy:.0%} of {n} answers are right at the end of thinking"
+        f"{accuracy:.0%} of {len(verdicts)} answers are right at the end of thinking"
         + (f" ({shown})" if low else ""),
         "check prompt, template, gold and grader before anything is probed",
     )
+    return [check], accuracy, tuple(wrong)
 
 
 def _marker_words(words: MarkerFindings, traces: Sequence[RawTrace], plan: ProbePlan) -> Check:

@@ -119,6 +119,7 @@ def test_a_question_killed_before_its_grade_is_graded(folder: Path) -> None:
     assert sorted(file.read_bytes().splitlines()) == sorted(whole.splitlines())
 
 
+@pytest.mark.slow
 def test_what_is_recorded_is_calibrated_and_climbed(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
