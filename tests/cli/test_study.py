@@ -120,7 +120,8 @@ def test_what_cannot_be_studied_is_exit_2(call: Call, words: list[str], part: st
 
 
 @pytest.mark.slow
-def test_all_runs_what_the_data_allow(call: Call) -> None:
+def test_all_runs_what_the_data_allow(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_studies(monkeypatch, "frontier", "map", "transfer", "cues", "temperature", "rivals")
     write_archive(Path("small.npz"), **archive_arrays(90, 5))
     found = studied(call, "all", "small.npz", "--set", "paper=1")
     assert list(found) == ["schema", "studies", "skipped"]

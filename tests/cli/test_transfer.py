@@ -14,6 +14,8 @@ from stopadvisor.runs.directory import RunDirectory
 from tests.material import CERTIFY, Call, looks_of, make_run
 from tests.policy_content import certificate_in, full_budget_content, policy_from
 
+pytestmark = pytest.mark.slow
+
 SOURCE, TARGET = Path("source.joblib"), Path("runs/target")
 ALPHA = ["--alpha", "0.15"]
 FAST = [*ALPHA, "--families", "confidence"]
@@ -38,7 +40,6 @@ def with_material(call: Call, material: Path) -> Call:
     return call
 
 
-@pytest.mark.slow
 def test_the_rule_is_the_sources_and_all_but_the_test_questions_certify_it(call: Call) -> None:
     found = call.json("calibrate", *CERTIFY, TARGET, "--from", SOURCE)
     policy, source = load_policy(found["policy"]).content, load_policy(SOURCE).content
