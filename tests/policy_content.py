@@ -281,22 +281,10 @@ def file_bytes(content: Mapping[str, Any], format: Format = "json") -> bytes:
 
 def full_budget_content() -> dict[str, Any]:
     """What `calibrate` writes when it certified nothing."""
-    return example_content(
-        kind="full-budget",
-        family=None,
-        features=[],
-        mean=[],
-        scale=[],
-        coef=[],
-        intercept=None,
-        threshold=None,
-        decision_threshold=None,
-        trigger=None,
-        budgets=[],
-        certificate=None,
-        expected=None,
-        calibration_features=None,
-    )
+    nothing = ("family", "intercept", "threshold", "decision_threshold", "trigger", "certificate")
+    nothing += ("expected", "calibration_features")
+    empty = {name: [] for name in ("features", "mean", "scale", "coef", "budgets")}
+    return example_content(kind="full-budget", **dict.fromkeys(nothing), **empty)
 
 
 def example_contents() -> dict[str, dict[str, Any]]:
@@ -307,15 +295,8 @@ def example_contents() -> dict[str, dict[str, Any]]:
         found[f"{name}-agreement"] = anywhere_content(name, "agreement")
     found["full-budget"] = full_budget_content()
     found["mixed"] = example_content(task="mixed", prompt_template={"math": "{question}?"})
-    found["archive"] = example_content(
-        model=None,
-        engine=None,
-        probe=None,
-        max_think=None,
-        split=None,
-        prompt_template=None,
-        sampling=None,
-    )
+    names = ("model", "engine", "probe", "max_think", "split", "prompt_template", "sampling")
+    found["archive"] = example_content(**dict.fromkeys(names))
     found["one-checkpoint"] = example_content(budgets=[0])
     found["open-cue"] = open_cue_content()
     found["ladder"] = ladder_content()

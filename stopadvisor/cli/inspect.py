@@ -67,21 +67,15 @@ def command(
         return 0
     model = None if policy.terms.model is None else policy.terms.model.name
     given = None if model is None else model_as_given(path.parent, model)
+    workload = None  # of its run, where the model loaded here can be asked again
+    if (path.parent / MANIFEST).is_file():
+        manifest = RunDirectory.load(path.parent).manifest
+        file = Path(manifest["workload"]["path"])
+        if manifest["engine"]["engine"] == "hf" and file.is_file():
+            workload = file
     shown = inspected(policy, path, signed_by=policy.signed_by, model=given)
     sheet = inspect_sheet(
-        shown,
-        verbose=verbose,
-        workload=_workload(path.parent),
-        model=None if given == model else given,
+        shown, verbose=verbose, workload=workload, model=None if given == model else given
     )
     show(shown, sheet, json=json)
     return 0
-
-
-def _workload(folder: Path) -> Path | None:
-    """The questions of a policy's run, where they can be asked again by the model loaded here."""
-    if not (folder / MANIFEST).is_file():
-        return None
-    manifest = RunDirectory.load(folder).manifest
-    file = Path(manifest["workload"]["path"])
-    return file if manifest["engine"]["engine"] == "hf" and file.is_file() else None

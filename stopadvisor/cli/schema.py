@@ -72,11 +72,6 @@ def result_class(name: str) -> Any:
     return getattr(import_module(module), kind)
 
 
-def _describes(name: str) -> str:
-    beside = RESULTS[name][1]
-    return beside if beside.startswith("`") else f"`{name} --json` {beside}".strip()
-
-
 def _check(ctx: click.Context, param: click.Parameter, name: str | None) -> str | None:
     if name is not None and name not in RESULTS:
         there = ", ".join(sorted(RESULTS))
@@ -97,8 +92,11 @@ def command(name: str | None, *, json: bool, quiet: bool) -> int:
     A document is named for the command that prints it.
     """
     if name is None:
-        schemas = SchemaList(tuple(SchemaEntry(each, _describes(each)) for each in sorted(RESULTS)))
-        facts = tuple((row.name, row.describes) for row in schemas.schemas)
+        facts = tuple(
+            (each, beside if beside.startswith("`") else f"`{each} --json` {beside}".strip())
+            for each, (_, beside) in sorted(RESULTS.items())
+        )
+        schemas = SchemaList(tuple(SchemaEntry(*fact) for fact in facts))
         show(schemas, Sheet("JSON Schemas: stopadvisor schema NAME", facts=facts), json=json)
     else:
         schema = {"title": name, **schema_of(result_class(name))}

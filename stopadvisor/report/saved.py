@@ -133,7 +133,7 @@ class Figures:
     """What could not be shown, and why."""
 
 
-def figures_of(choice: Choice, source: Source, assessment: str) -> Figures:
+def _figures_of(choice: Choice, source: Source, assessment: str) -> Figures:
     """Figures of a choice; none where no rule was measured.
 
     `assessment` is the SHA-256 of its ``assessment.json``.
@@ -295,7 +295,7 @@ def save_assessment(source: Source, result: Assessed, choice: Choice | None) -> 
     """
     write_json_atomically(source.folder / ASSESSMENT, to_document(result))
     if choice is not None:
-        figures = figures_of(choice, source, _digest(source.folder))
+        figures = _figures_of(choice, source, _digest(source.folder))
         write_json_atomically(source.folder / FIGURES, to_document(figures))
 
 
@@ -316,9 +316,14 @@ def read_report(folder: Path) -> ReportData:
             f"{folder}: assessed by the paper's protocol, which has no page: run {again} for one; "
             f"`stopadvisor study` repeats the paper's figures"
         )
-    figures = _read_figures(folder / FIGURES)
+    figures, saved = None, folder / FIGURES
+    if saved.exists():
+        try:
+            figures = _parsed(Figures, parse_json(saved.read_bytes()), saved, "assess")
+        except (OSError, ValueError) as error:
+            raise ProbeError(f"{saved}: cannot be read: {error}; assess again") from error
     if figures is None or figures.assessment != _digest(folder):
-        raise ProbeError(f"{folder / FIGURES}: not of this assessment.json; run {again} again")
+        raise ProbeError(f"{saved}: not of this assessment.json; run {again} again")
     result = _parsed(AssessedRun, document, file, "assess")
     shown = () if figures.lost is None else figures.lost.shown
     thinking = read_thinking(folder, {example.id for example in shown}) if shown else {}
@@ -336,16 +341,6 @@ def read_report(folder: Path) -> ReportData:
 def _digest(folder: Path) -> str:
     """SHA-256 of the assessment as it stands in the run."""
     return hashlib.sha256((folder / ASSESSMENT).read_bytes()).hexdigest()
-
-
-def _read_figures(file: Path) -> Figures | None:
-    try:
-        content = parse_json(file.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise ProbeError(f"{file}: cannot be read: {error}; assess again") from error
-    return _parsed(Figures, content, file, "assess")
 
 
 def _parsed(kind: type[_Saved], content: object, file: Path, command: str) -> _Saved:

@@ -19,12 +19,7 @@ from stopadvisor.report.words import (
     share,
     shell_quote,
 )
-from stopadvisor.serving.answer_summary import (
-    AnswerSummary,
-    ClimbSummary,
-    FullComparison,
-    TimedComparison,
-)
+from stopadvisor.serving.answer_summary import AnswerSummary, FullComparison, TimedComparison
 
 __all__ = ["run_sheet"]
 
@@ -66,7 +61,17 @@ def run_sheet(summary: AnswerSummary, *, given: str = "", server: Sequence[str] 
         )
     sections = []
     if summary.climbed is not None:
-        sections.append(_climbed(summary.climbed))
+        rungs = summary.climbed.rungs
+        sections.append(
+            Section(
+                "Rungs, in the order of climbing",
+                ("rung", "asked", "answered", "share", "down"),
+                tuple(
+                    (r.name, str(r.asked), str(r.served), share(r.share), str(r.down))
+                    for r in rungs
+                ),
+            )
+        )
         command = None
     if summary.full is not None:
         rows = tuple(_against_full(summary, summary.full))
@@ -99,8 +104,12 @@ def _facts(summary: AnswerSummary) -> Iterator[Fact]:
         yield "time", f"{summary.seconds:.1f} s for {plural(summary.new, 'new question')}"
     else:
         yield "new", "none: all of them had been answered before"
-    if summary.climbed is not None:
-        yield "price", _price(summary.climbed)
+    if (climbed := summary.climbed) is not None:
+        text = f"{climbed.price:.4g} per question, replies climbed past included"
+        if climbed.price_saving_pct is not None:
+            saved = _saved(climbed.price_saving_pct, "less")
+            text += f"; {saved} than the reference alone ({climbed.full_price:.4g})"
+        yield "price", text
     elif summary.kind == "stop":
         yield "stack", _SERVING[summary.serving]
     if summary.labelled:
@@ -108,26 +117,6 @@ def _facts(summary: AnswerSummary) -> Iterator[Fact]:
     if not summary.certified and summary.kind == "stop":
         yield "promise", "none: the certificate does not cover these answers"
     yield "answers", summary.out
-
-
-def _price(climbed: ClimbSummary) -> str:
-    text = f"{climbed.price:.4g} per question, replies climbed past included"
-    if climbed.price_saving_pct is None:
-        return text
-    saved = _saved(climbed.price_saving_pct, "less")
-    return f"{text}; {saved} than the reference alone ({climbed.full_price:.4g})"
-
-
-def _climbed(climbed: ClimbSummary) -> Section:
-    """Which rung answered how much."""
-    return Section(
-        "Rungs, in the order of climbing",
-        ("rung", "asked", "answered", "share", "down"),
-        tuple(
-            (row.name, str(row.asked), str(row.served), share(row.share), str(row.down))
-            for row in climbed.rungs
-        ),
-    )
 
 
 def _against_full(summary: AnswerSummary, full: TimedComparison) -> Iterator[Fact]:
@@ -158,8 +147,7 @@ def _against_full(summary: AnswerSummary, full: TimedComparison) -> Iterator[Fac
             "differs",
             f"{share(full.differing_share)} {bracketed(full.differing_ci95, 100)} of "
             f"{full.questions} questions got another reply than full thinking's"
-            + promise
-            * (summary.loss == "differs"),
+            f"{promise if summary.loss == 'differs' else ''}",
         )
     if full.labelled:
         change = change_words(run_effect(full))
