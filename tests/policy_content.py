@@ -281,10 +281,11 @@ def file_bytes(content: Mapping[str, Any], format: Format = "json") -> bytes:
 
 def full_budget_content() -> dict[str, Any]:
     """What `calibrate` writes when it certified nothing."""
-    nothing = ("family", "intercept", "threshold", "decision_threshold", "trigger", "certificate")
-    nothing += ("expected", "calibration_features")
-    empty = {name: [] for name in ("features", "mean", "scale", "coef", "budgets")}
-    return example_content(kind="full-budget", **dict.fromkeys(nothing), **empty)
+    nothing = ("family", "intercept", "threshold", "decision_threshold", "trigger")
+    evidence = ("certificate", "expected", "calibration_features")
+    changes: dict[str, Any] = dict.fromkeys((*nothing, *evidence))
+    changes |= {name: [] for name in ("features", "mean", "scale", "coef", "budgets")}
+    return example_content(kind="full-budget", **changes)
 
 
 def example_contents() -> dict[str, dict[str, Any]]:
