@@ -484,6 +484,7 @@ def test_lines_that_were_opened_are_missed_where_they_are_gone_or_changed(tmp_pa
     assert list(read_log(tmp_path).missing(["3", "2", "1"])) == []
     assert list(read_log(tmp_path).missing(["3", "2"])) == [(look, 1)]
     record_regraded(tmp_path, ["1", "2", "7"], ["4", "2", "8"])
+    assert read_log(tmp_path).regraded == {"1": "4"}  # the one of them that a look opened
     assert list(read_log(tmp_path).missing(["4", "2"])) == []
     assert list(read_log(tmp_path).missing(["1", "2"])) == [], "killed before they were written"
     record_regraded(tmp_path, ["4", "2"], ["1", "2"])

@@ -48,7 +48,8 @@ def test_a_look_at_a_copy_counts(run: Source, tmp_path: Path) -> None:
     shutil.copytree(run.folder, tmp_path / "runs" / "copy")
     look = looked(run, alpha=0.1)
     copy = open_source(tmp_path / "runs" / "copy")
-    assert neighbours_of(copy).same == {"one": (look,)}
+    found = neighbours_of(copy)
+    assert (found.same, found.elsewhere) == ({"one": (look,)}, 0)
     assert neighbours_of(run).same == {}
     # Though it was given more questions since.
     grown = open_source(make_run(copy.folder, 80))

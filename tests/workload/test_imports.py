@@ -138,6 +138,14 @@ def test_ids_that_several_questions_have_are_told_apart(tmp_path: Path) -> None:
         (lambda data: b'{"samples": [3]}', "samples[0]: expected an object, got int"),
         (lambda data: b'{"samples": [{}]}', "field 'input': expected text or chat messages"),
         (
+            lambda data: b'{"samples": [{"input": []}]}',
+            "field 'input': expected a list of chat messages that is not empty, got []",
+        ),
+        (
+            lambda data: b'{"samples": [{"input": "a", "id": true}]}',
+            "field 'id': expected text or a number, got true",
+        ),
+        (
             lambda data: (
                 b'{"samples": [{"messages": [{"role": "user", "content": [{"image": 1}]}]}]}'
             ),
