@@ -11,7 +11,6 @@ Paper, Section "Transfer, Robustness, and Cross-Family Checks" and Appendix "Tra
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -22,7 +21,6 @@ from stopadvisor.certification.certify import Certification, CertifyRequest
 from stopadvisor.certification.entering import counted_traces, entering_rows, require_gold
 from stopadvisor.certification.export import policy_terms
 from stopadvisor.certification.looks import (
-    TakenLook,
     named_settings,
     plan_look,
     take,
@@ -146,7 +144,9 @@ def certify_transfer(
         _check_alpha(policy, source, asked)
     traces = len(counted_traces(target_view(source).part("calibration"), asked))
     asked = replace(asked, traces=traces)
-    requested = _request(policy, asked)
+    # What the log names of a look at every question outside the test part; no family is chosen.
+    requested = {"protocol": "transfer", "policy": policy.digest, **named_settings(asked)}
+    del requested["delta"], requested["families"]
     if request.fresh:
         view = without_used(source, ("fit", "calibration"))
     else:
@@ -165,8 +165,18 @@ def certify_transfer(
     if not look.opened:
         calibration = without_figures(calibration, settings)
     made = build_policy(transferred_terms(policy.terms, view, calibration, settings, look))
-    remarks = tuple(_remarks(policy.terms, view, taken, n_shown))
-    return Certification(settings, calibration, look, made, remarks, source=policy)
+    remarks = list(taken.remarks)
+    if n_shown:
+        remarks.append(
+            f"{n_shown} fit questions were left out: their outcomes were shown before, so that "
+            "policy and alpha could have been chosen by them (--from before assess uses them too)"
+        )
+    if _of_archive(policy.terms) and policy.terms.workload_sha256 != view.workload_sha256:
+        remarks.append(
+            "the policy comes from an archive, which does not name its questions: that none of "
+            "these fitted it cannot be checked"
+        )
+    return Certification(settings, calibration, look, made, tuple(remarks), source=policy)
 
 
 def _settings(policy: Policy, source: Source, request: CertifyRequest) -> Settings:
@@ -196,28 +206,6 @@ def _check_alpha(policy: Policy, source: Source, settings: Settings) -> None:
         return
     if said := large_alpha(settings.alpha, known, basis):
         raise CalibrationError(said)
-
-
-def _request(policy: Policy, settings: Settings) -> dict[str, Any]:
-    """What the log names of a look at every question outside the test part."""
-    asked = {"protocol": "transfer", "policy": policy.digest, **named_settings(settings)}
-    del asked["delta"], asked["families"]  # no family is chosen
-    return asked
-
-
-def _remarks(source: PolicyTerms, target: Source, taken: TakenLook, n_shown: int) -> list[str]:
-    found = list(taken.remarks)
-    if n_shown:
-        found.append(
-            f"{n_shown} fit questions were left out: their outcomes were shown before, so that "
-            "policy and alpha could have been chosen by them (--from before assess uses them too)"
-        )
-    if _of_archive(source) and source.workload_sha256 != target.workload_sha256:
-        found.append(
-            "the policy comes from an archive, which does not name its questions: that none of "
-            "these fitted it cannot be checked"
-        )
-    return found
 
 
 def _of_archive(terms: PolicyTerms) -> bool:
