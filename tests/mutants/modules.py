@@ -79,6 +79,7 @@ TESTS: dict[str, str] = {
     ),
     "runs/directory": "runs collection/test_collect",
     "runs/look_log": "runs/test_look_log runs/test_neighbours certification/test_looks",
+    "assessment/limits": "assessment certification/test_several certification/test_two_traces",
     "certification/calibration": (
         "certification/test_refusals certification/test_calibration certification/test_several "
         "certification/test_groups certification/test_transfer certification/test_labelling"
