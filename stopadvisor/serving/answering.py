@@ -432,7 +432,11 @@ def _compared(lines: Sequence[AnswerRecord]) -> FullComparison:
     full_decoded = sum(full.decoded_tokens for _, full in pairs)
     think = sum(line.think_tokens for line, _ in pairs)
     full_think = sum(full.think_tokens for _, full in pairs)
-    differing = sum(_differs(line, full) for line, full in pairs)
+    differing = sum(
+        line.stopped
+        and (line.normalized != full.normalized or not full.normalized or full.finish == "length")
+        for line, full in pairs
+    )
     correct = sum(right for right, _ in graded)
     full_correct = sum(full for _, full in graded)
     lost = sum(full and not right for right, full in graded)
@@ -456,8 +460,3 @@ def _compared(lines: Sequence[AnswerRecord]) -> FullComparison:
         risk=lost / labelled if labelled else None,
         risk_ci95=exact_interval(lost, labelled) if labelled else None,
     )
-
-
-def _differs(line: AnswerRecord, full: FullAnswer) -> bool:
-    same = line.normalized == full.normalized != "" and full.finish != "length"
-    return line.stopped and not same

@@ -205,8 +205,13 @@ class Coverage:
         """Why the fields that are read here are not those of calibration; None where they are."""
         if body.get("model") not in self.names:  # a request without a name is the server's to read
             return "model"
-        if not isinstance(body.get("stream") or False, bool) or not _is_stream_options(options):
+        if not isinstance(body.get("stream") or False, bool) or not isinstance(options, Mapping):
             return "field"
+        for name, value in options.items():
+            if name not in ("include_usage", "include_obfuscation"):
+                return "field"
+            if value is not None and type(value) is not bool:
+                return "field"
         seed = body.get("seed")
         if seed is not None and type(seed) is not int:
             return "field"
@@ -264,10 +269,3 @@ class Coverage:
             if room <= 0 or not (text.startswith(before) and text.endswith(after)):
                 return "template"
         return request
-
-
-def _is_stream_options(options: Any) -> bool:
-    return isinstance(options, Mapping) and all(
-        name in ("include_usage", "include_obfuscation") and (value is None or type(value) is bool)
-        for name, value in options.items()
-    )

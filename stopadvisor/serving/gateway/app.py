@@ -117,31 +117,29 @@ class Gateway:
 
     async def reload(self) -> None:
         """Read the policies again for new requests; where one is refused the old ones stay."""
-        try:
-            async with self._swapping:
-                await self._replace(await asyncio.to_thread(PolicySet.load, self.settings))
-        except StopAdvisorError as error:
-            self.log.write("reload-refused", message=str(error))
-
-    async def _replace(self, found: PolicySet) -> None:
-        """Use other policies, if they fit the upstreams."""
-        found.audit(self.auditors)
-        checked = [upstream for upstream in self.pool.all if upstream.is_up]
-        if not checked:
-            raise EngineError("no upstream is in use that policies could be checked with")
-        try:
-            for upstream in checked:
-                await found.open_at(upstream, retry_timeout=_OPEN)
-        except BaseException:
-            await found.retire()
-            raise
-        old, self.policies = self.policies, found
-        await old.retire()
-        for upstream in self.pool.all:
-            if upstream.is_up and upstream not in checked:
-                self.pool.take_out(upstream, "unchecked")
-        self._show_policies()
-        self.log.write("reload", policies=self.names())
+        async with self._swapping:
+            try:
+                found = await asyncio.to_thread(PolicySet.load, self.settings)
+                found.audit(self.auditors)
+                checked = [upstream for upstream in self.pool.all if upstream.is_up]
+                if not checked:
+                    raise EngineError("no upstream is in use that policies could be checked with")
+                try:
+                    for upstream in checked:
+                        await found.open_at(upstream, retry_timeout=_OPEN)
+                except BaseException:
+                    await found.retire()
+                    raise
+            except StopAdvisorError as error:
+                self.log.write("reload-refused", message=str(error))
+                return
+            old, self.policies = self.policies, found
+            await old.retire()
+            for upstream in self.pool.all:
+                if upstream.is_up and upstream not in checked:
+                    self.pool.take_out(upstream, "unchecked")
+            self._show_policies()
+            self.log.write("reload", policies=self.names())
 
     def names(self) -> list[dict[str, str]]:
         """Models and digests of the policies in use."""
