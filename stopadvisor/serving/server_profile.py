@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -101,15 +101,6 @@ async def profile_server(
     )
 
 
-class _Timed(NamedTuple):
-    """One request that was answered."""
-
-    prompt: int
-    cached: int
-    decoded: int
-    seconds: float
-
-
 @dataclass
 class _Work:
     """Requests that are short or long, new or sent before, and answered in one token or in many."""
@@ -125,14 +116,13 @@ class _Work:
         """Time every piece of work."""
         words = 2 * _SHORT
         first = await self._ask(self._text(words), 1)  # the server warms up as well
-        self._tokens_per_word = max(first.prompt, 1) / words
+        self._tokens_per_word = max(first.uncached + first.cached, 1) / words
         progress.begin("work", _ROUNDS * len(batches))
         measurements: list[Measurement] = []
         for batch in list(batches) * _ROUNDS:
             # New prompts of one length, each twice; four of a request, so that few wait at the end.
-            new = [self._text(self._words(longest)) for _ in range(2 * batch)]
-            short = [self._text(self._words(_SHORT)) for _ in range(4 * batch)]
-            many = [self._text(self._words(_SHORT)) for _ in range(4 * batch)]
+            new = [self._prompt(longest) for _ in range(2 * batch)]
+            short, many = ([self._prompt(_SHORT) for _ in range(4 * batch)] for _ in range(2))
             pieces = [(short, 1), (new, 1), (new, 1), (many, _DECODE)]
             timed = [await self._time(batch, texts, tokens) for texts, tokens in pieces]
             measurements += timed
@@ -141,18 +131,18 @@ class _Work:
 
     async def round_trip(self) -> float:
         """Return the median seconds of a request that is cached and answered in one token."""
-        text = self._text(self._words(_SHORT))
+        text = self._prompt(_SHORT)
         trips = [await self._ask(text, 1) for _ in range(_TRIPS + 1)]
         return float(np.median([trip.seconds for trip in trips[1:]]))
 
-    def _words(self, tokens: int) -> int:
-        return max(1, int(tokens / self._tokens_per_word))
+    def _prompt(self, tokens: int) -> str:
+        return self._text(max(1, int(tokens / self._tokens_per_word)))
 
     def _text(self, words: int) -> str:
         """Return words in an order that nobody sent before."""
         return " ".join(self.rng.choice(_WORDS.split(), words))
 
-    async def _ask(self, text: str, tokens: int) -> _Timed:
+    async def _ask(self, text: str, tokens: int) -> Measurement:
         from stopadvisor.engines.http.completion import read_usage
 
         body = {
@@ -171,11 +161,12 @@ class _Work:
             raise ModelError(
                 f"{self.client.urls[0]} does not count its tokens: no usage in a chat's reply"
             ) from error
-        return _Timed(prompt, cached or 0, decoded, seconds)
+        cached = cached or 0
+        return Measurement(1, 1, prompt - cached, cached, decoded, seconds)
 
     async def _time(self, batch: int, texts: Sequence[str], tokens: int) -> Measurement:
         """Send requests, `batch` of them at once."""
-        left, answers = iter(texts), list[_Timed]()
+        left, answers = iter(texts), list[Measurement]()
 
         async def work() -> None:
             for text in left:
@@ -189,12 +180,9 @@ class _Work:
                     group.create_task(work())
         except BaseExceptionGroup as errors:
             raise first_error(errors) from None
-        cached = sum(answer.cached for answer in answers)
+        summed = ("requests", "uncached", "cached", "decoded")
         return Measurement(
             batch=min(batch, len(texts)),
-            requests=len(answers),
-            uncached=sum(answer.prompt for answer in answers) - cached,
-            cached=cached,
-            decoded=sum(answer.decoded for answer in answers),
+            **{name: sum(getattr(answer, name) for answer in answers) for name in summed},
             seconds=now() - began,
         )

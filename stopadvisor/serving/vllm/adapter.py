@@ -20,14 +20,14 @@ from __future__ import annotations
 import functools
 from argparse import Namespace
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from stopadvisor.engines.trace_context import TRACE_CONTEXT
 from stopadvisor.ground.errors import ModelError
-from stopadvisor.serving.vllm.binding import EngineFacts
 
-__all__ = ["PATH", "VllmEngine", "facts_of", "take_route", "unforeseen"]
+__all__ = ["PATH", "EngineFacts", "VllmEngine", "facts_of", "take_route", "unforeseen"]
 
 PATH = "/v1/chat/completions"
 
@@ -70,6 +70,43 @@ def unforeseen(app: Any) -> Callable[..., Any] | None:
     return handler
 
 
+@dataclass(frozen=True)
+class EngineFacts:
+    """What the engine was started with."""
+
+    model: str
+    """Folder, or name on the Hub."""
+    tokenizer: str
+    """The same of its tokenizer."""
+    names: tuple[str, ...]
+    """By which requests may call it."""
+    version: str
+    context: int
+    """Most tokens of a sequence."""
+    vocabulary: int
+    """Tokens that have a probability."""
+    dtype: str
+    quantization: str | None
+    max_logprobs: int
+    """Most log-probabilities of a token; -1 for all."""
+    chat_template: str | None
+    """In place of the model's own."""
+    chat_template_kwargs: dict[str, Any] | None
+    """Default arguments of the chat template."""
+    sampling: dict[str, Any]
+    """What the engine fills in where a request names nothing."""
+    max_output: int | None
+    """Most tokens that any request may decode, where the server has a limit."""
+    reasoning_parser: str
+    """Splits thinking from the answer in replies that are passed on; empty for none."""
+    prefix_caching: bool
+    by_priority: bool
+    replicas: int
+    """Data-parallel copies, each with a cache of its own."""
+    api_servers: int
+    """Processes that answer HTTP before the one engine."""
+
+
 def facts_of(engine_client: Any, args: Namespace, version: str) -> EngineFacts:
     """Read what the engine was started with."""
     try:
@@ -105,7 +142,7 @@ def facts_of(engine_client: Any, args: Namespace, version: str) -> EngineFacts:
 
 
 class VllmEngine:
-    """How the engine is asked; an `engine_model.AskedEngine`."""
+    """How the engine is asked."""
 
     def __init__(self, client: Any) -> None:
         from vllm.inputs import tokens_input
@@ -125,7 +162,7 @@ class VllmEngine:
         final: bool,
         priority: int,
     ) -> AsyncGenerator[Any, None]:
-        """Send a request; its outputs are vLLM's, each with what is new."""
+        """Yield outputs as they come, or one at the end; closing it aborts the request."""
         kind = self._kinds.FINAL_ONLY if final else self._kinds.DELTA
         outputs: AsyncGenerator[Any, None] = self._client.generate(
             self._input(list(ids)),

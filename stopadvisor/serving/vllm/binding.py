@@ -24,46 +24,10 @@ from stopadvisor.probes.asking import ProbePlan, is_open_cue
 from stopadvisor.serving.audits import Auditor
 from stopadvisor.serving.eligibility import Coverage
 from stopadvisor.serving.serve_settings import check_tasks
-from stopadvisor.serving.vllm.engine_model import AskedEngine, EngineModel, Likeliest
+from stopadvisor.serving.vllm.adapter import EngineFacts, VllmEngine
+from stopadvisor.serving.vllm.engine_model import EngineModel, Likeliest
 
-__all__ = ["BoundPolicy", "EngineFacts", "bind_policies"]
-
-
-@dataclass(frozen=True)
-class EngineFacts:
-    """What the engine was started with."""
-
-    model: str
-    """Folder, or name on the Hub."""
-    tokenizer: str
-    """The same of its tokenizer."""
-    names: tuple[str, ...]
-    """By which requests may call it."""
-    version: str
-    context: int
-    """Most tokens of a sequence."""
-    vocabulary: int
-    """Tokens that have a probability."""
-    dtype: str
-    quantization: str | None
-    max_logprobs: int
-    """Most log-probabilities of a token; -1 for all."""
-    chat_template: str | None
-    """In place of the model's own."""
-    chat_template_kwargs: dict[str, Any] | None
-    """Default arguments of the chat template."""
-    sampling: dict[str, Any]
-    """What the engine fills in where a request names nothing."""
-    max_output: int | None
-    """Most tokens that any request may decode, where the server has a limit."""
-    reasoning_parser: str
-    """Splits thinking from the answer in replies that are passed on; empty for none."""
-    prefix_caching: bool
-    by_priority: bool
-    replicas: int
-    """Data-parallel copies, each with a cache of its own."""
-    api_servers: int
-    """Processes that answer HTTP before the one engine."""
+__all__ = ["BoundPolicy", "bind_policies"]
 
 
 @dataclass(frozen=True)
@@ -93,7 +57,7 @@ def bind_policies(
     policies: Sequence[tuple[Path, Policy]],
     facts: EngineFacts,
     loaded: LoadedTokenizer,
-    engine: AskedEngine,
+    engine: VllmEngine,
     *,
     any_text: bool = False,
     audits: bool = False,
@@ -141,7 +105,7 @@ def _bind(
     policy: Policy,
     facts: EngineFacts,
     loaded: LoadedTokenizer,
-    engine: AskedEngine,
+    engine: VllmEngine,
     *,
     any_text: bool,
 ) -> BoundPolicy:

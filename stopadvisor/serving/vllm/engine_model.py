@@ -13,7 +13,7 @@ import math
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,16 +24,9 @@ from stopadvisor.engines.trace import Trace, TraceEnd, mean_figures, token_figur
 from stopadvisor.ground.errors import EngineError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.probes.asking import ProbePlan, Prompt
+from stopadvisor.serving.vllm.adapter import VllmEngine
 
-__all__ = [
-    "AskedEngine",
-    "EngineModel",
-    "EngineThinking",
-    "Likeliest",
-    "Position",
-    "figures",
-    "positions",
-]
+__all__ = ["EngineModel", "EngineThinking", "Likeliest", "Position", "figures", "positions"]
 
 _SOON = -1
 """Priority of a probe: while one waits, its trace thinks on in vain."""
@@ -46,35 +39,11 @@ _ABANDON_SECONDS = 0.05
 """How long the last tokens of a trace that is given up are waited for."""
 
 
-class AskedEngine(Protocol):
-    """vLLM's engine, as `adapter` asks it."""
-
-    def generate(
-        self,
-        ids: Sequence[int],
-        parameters: Mapping[str, Any],
-        name: str,
-        *,
-        final: bool,
-        priority: int,
-    ) -> AsyncGenerator[Any, None]:
-        """Yield outputs as they come, or one at the end; closing it aborts the request."""
-        ...
-
-    async def abort(self, name: str) -> None:
-        """End a request; what it has drawn comes with its last output."""
-        ...
-
-    def wait(self, name: str, tokens: int) -> None:
-        """Have a request's next output brought only at a number of tokens."""
-        ...
-
-
 @dataclass(frozen=True)
 class EngineModel:
     """A model in the engine, asked as a plan says; a `live.Backend`."""
 
-    engine: AskedEngine
+    engine: VllmEngine
     chat: Chat
     stop_ids: tuple[int, ...]
     stops: AnswerStops = field(repr=False)

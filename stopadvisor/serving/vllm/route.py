@@ -43,9 +43,9 @@ from stopadvisor.serving.responder import (
     unless_gone,
 )
 from stopadvisor.serving.serve_settings import ServeSettings, for_task, load_policies
-from stopadvisor.serving.vllm.adapter import PATH, unforeseen
-from stopadvisor.serving.vllm.binding import BoundPolicy, EngineFacts, bind_policies
-from stopadvisor.serving.vllm.engine_model import AskedEngine, EngineModel
+from stopadvisor.serving.vllm.adapter import PATH, EngineFacts, VllmEngine, unforeseen
+from stopadvisor.serving.vllm.binding import BoundPolicy, bind_policies
+from stopadvisor.serving.vllm.engine_model import EngineModel
 from stopadvisor.serving.vllm.self_test import try_engine
 
 __all__ = ["MarkedReplies", "PolicyRoute"]
@@ -63,7 +63,7 @@ class PolicyRoute:
     settings: ServeSettings
     facts: EngineFacts
     tokenizer: LoadedTokenizer
-    engine: AskedEngine
+    engine: VllmEngine
     metrics: Metrics
     auditors: Auditors
     shows_cached: bool = False

@@ -21,7 +21,8 @@ from stopadvisor.policy.frozen import Policy
 from stopadvisor.serving.audits import Auditors
 from stopadvisor.serving.metrics import Metrics
 from stopadvisor.serving.serve_settings import AuditSettings, ServeSettings
-from stopadvisor.serving.vllm.binding import BoundPolicy, EngineFacts, bind_policies
+from stopadvisor.serving.vllm.adapter import EngineFacts, VllmEngine
+from stopadvisor.serving.vllm.binding import BoundPolicy, bind_policies
 from stopadvisor.serving.vllm.route import PolicyRoute
 from tests.engines.fake_server import TINY, Story, words
 from tests.policy_content import family_content, policy_from
@@ -119,7 +120,7 @@ def merged(earlier: Any, later: Any) -> Any:
 
 
 @dataclass
-class FakeEngine:
+class FakeEngine(VllmEngine):
     """One engine; its fields may be changed while it runs."""
 
     story: Story = field(default_factory=Story)
