@@ -211,6 +211,8 @@ class AssessedSettings:
     """What `alpha` limits, where that is not lost answers; `differs` without gold."""
     also: tuple[Guarantee, ...] | None = None
     """Only where asked for: further limits that hold at once."""
+    on_give_up: Literal["reply"] | None = None
+    """Only where asked for: a question that is given up gets the cheap reply."""
 
 
 @dataclass(frozen=True)

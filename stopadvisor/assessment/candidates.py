@@ -10,7 +10,7 @@ calibration question.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -31,7 +31,7 @@ from stopadvisor.assessment.sequences import (
 from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.ground.progress import tracked
 from stopadvisor.probes.rungs import Rungs
-from stopadvisor.rules.climb import RUNG_FEATURES, Climb, rung_features, rung_scores
+from stopadvisor.rules.climb import RUNG_FEATURES, Climb, OnGiveUp, rung_features, rung_scores
 from stopadvisor.rules.families import FIXED_BUDGET, STOP_SCALARS
 from stopadvisor.rules.schedules import GridSchedule, MarkerSchedule, Schedule
 from stopadvisor.rules.scorer import Scorer
@@ -128,10 +128,12 @@ def marker_schedules(fit: FitData, stop_at: int | None = None) -> tuple[MarkerSc
     return tuple(schedule for schedule in found if fit.was_probed(schedule))
 
 
-def candidates(fit: FitData, families: Sequence[str]) -> Iterator[ThresholdSequence]:
+def candidates(
+    fit: FitData, families: Sequence[str], on_give_up: OnGiveUp = "escalate"
+) -> Iterator[ThresholdSequence]:
     """Measure every family on every schedule that suits it."""
     if fit.table.rungs is not None:
-        yield from _rung_candidates(fit, families)
+        yield from _rung_candidates(fit, families, on_give_up)
         return
     shared = fit.positions
     if FIXED_BUDGET in families and shared:
@@ -185,19 +187,25 @@ _MOST_STEPS = 200
 _MOST_RUNGS = 3
 """Before the reference: up to this many all selections are tried, beyond that all rungs or one."""
 _RIDGE = 1.0
+_GIVING_UP = ("rung-confidence", "rung-learned")
+"""What tells a reply that is wrong from one that is unsure; a cap shows nothing of either."""
+_GIVEN_UP = 0.25
+"""Of the replies, how many the boldest step of a path gives up where they are to be served."""
 
 
-def _rung_candidates(fit: FitData, families: Sequence[str]) -> Iterator[ThresholdSequence]:
-    """Measure every family on the selections of rungs that suit it."""
+def _rung_candidates(
+    fit: FitData, families: Sequence[str], on_give_up: OnGiveUp
+) -> Iterator[ThresholdSequence]:
+    """Measure every family on the selections of rungs that suit it; some with giving up."""
     rungs = fit.table.rungs
     assert rungs is not None  # `candidates` asks
     for columns in _selections(rungs):
-        found: list[ScoredRule | None] = []
+        found: list[tuple[Climb, FloatArray] | None] = []
         # The boldest step of a cap serves every reply that ended: it is the same rule.
         if "rung" in families and "cap" not in families and len(columns) == 1:
             # Only where the reply was cut or has no answer the reference is asked.
             always = rung_scores("rung", fit.table, columns, None)
-            found.append(_rule(fit, "rung", columns, ((0.0,),), always))
+            found.append((_climb(fit, "rung", columns, ((0.0,),)), always))
         is_vote = any(len(block) > 1 for block in rungs.blocks if columns[-1] in block)
         if "cap" in families and not is_vote:
             found.append(_scored(fit, "cap", columns))
@@ -208,7 +216,13 @@ def _rung_candidates(fit: FitData, families: Sequence[str]) -> Iterator[Threshol
             found.append(_scored(fit, "rung-confidence", columns))
         if "rung-learned" in families and (known or len(columns) > 1):
             found.append(_learned(fit, columns, with_logprob=known))
-        yield from (sequence_of(fit, rule) for rule in found if rule is not None)
+        for climb, scores in filter(None, found):
+            if not climb.path:
+                continue
+            yield sequence_of(fit, _rule(climb, fit, scores))
+            if (levels := _levels(fit, climb, scores, on_give_up)) is not None:
+                gives_up = replace(climb, on_give_up=on_give_up, give_up=levels)
+                yield sequence_of(fit, _rule(gives_up, fit, scores))
 
 
 @dataclass(frozen=True)
@@ -265,28 +279,27 @@ def _selections(rungs: Rungs) -> Iterator[tuple[int, ...]]:
             yield tuple(k for block in chosen for k in block)
 
 
-def _rule(
+def _climb(
     fit: FitData,
     family: str,
     columns: tuple[int, ...],
     path: tuple[tuple[float, ...], ...],
-    scores: FloatArray,
     model: LinearModel | None = None,
-) -> ScoredRule | None:
-    """A rule along a path; None where the path has no step."""
-    rungs = fit.table.rungs
-    if not path or rungs is None:
-        return None
-    names = tuple(rungs.names[k] for k in (*columns, len(rungs.names) - 1))
-    climb = Climb(family, names, columns, path, model)
-    view, scorer = climb.view_of(fit.table, scores), Scorer(family, climb, None)
+) -> Climb:
+    assert fit.table.rungs is not None
+    names = (fit.table.rungs.names[k] for k in (*columns, -1))
+    return Climb(family, tuple(names), columns, path, model)
+
+
+def _rule(climb: Climb, fit: FitData, scores: FloatArray) -> ScoredRule:
+    view, scorer = climb.view_of(fit.table, scores), Scorer(climb.family, climb, None)
     return ScoredRule(scorer, view, scorer.scores(view))
 
 
-def _scored(fit: FitData, family: str, columns: tuple[int, ...]) -> ScoredRule | None:
+def _scored(fit: FitData, family: str, columns: tuple[int, ...]) -> tuple[Climb, FloatArray]:
     scores = rung_scores(family, fit.table, columns, None)
     path = _path(fit, columns, scores, separate=family == "cap")
-    return _rule(fit, family, columns, path, scores)
+    return _climb(fit, family, columns, path), scores
 
 
 def _path(
@@ -315,7 +328,9 @@ def _path(
     return tuple(dict.fromkeys(map(tuple, levels.tolist())))
 
 
-def _learned(fit: FitData, columns: tuple[int, ...], *, with_logprob: bool) -> ScoredRule | None:
+def _learned(
+    fit: FitData, columns: tuple[int, ...], *, with_logprob: bool
+) -> tuple[Climb, FloatArray] | None:
     """Probability that serving a reply counts nothing, fitted on all rungs at once."""
     table, rungs = fit.table, fit.table.rungs
     assert rungs is not None
@@ -336,4 +351,37 @@ def _learned(fit: FitData, columns: tuple[int, ...], *, with_logprob: bool) -> S
         return None
     model, scores = out
     path = _path(fit, columns, scores, separate=False)
-    return _rule(fit, "rung-learned", columns, path, scores, model)
+    return _climb(fit, "rung-learned", columns, path, model), scores
+
+
+def _levels(
+    fit: FitData, climb: Climb, scores: FloatArray, on_give_up: OnGiveUp
+) -> tuple[float, ...] | None:
+    """Below which score each step gives up; None where that can bring nothing.
+
+    A reply that is served so loses what it loses: the boldest step serves the lowest quarter of
+    all, and the most careful one none.  To ask the reference at once loses nothing, so that every
+    step has the level at which it saves most: what the rungs between would cost, less what they
+    would save by being right.
+    """
+    rungs, columns = fit.table.rungs, list(climb.columns)
+    assert rungs is not None
+    asked = [block for block in rungs.blocks if columns[0] <= block[0] <= columns[-1]]
+    if climb.family not in _GIVING_UP or any(len(block) > 1 for block in asked):
+        return None
+    served = rungs.served[:, columns]
+    if on_give_up == "reply":
+        shares = np.linspace(_GIVEN_UP, 0.0, len(climb.path))
+        levels = np.quantile(scores[served], shares, method="lower")
+        return tuple(levels.tolist())
+    between = columns[1:]
+    price, losses = rungs.spent.price, fit.loss.of(fit.table)
+    is_right = (rungs.served[:, between] & (losses[:, between] <= 0)).any(axis=1)
+    gain = price[:, between].sum(axis=1) - is_right * price[:, -1]
+    rows = np.flatnonzero(served[:, 0])
+    rows = rows[np.argsort(scores[rows, 0], kind="stable")]
+    saved = np.cumsum(gain[rows])
+    best = int(saved.argmax()) if saved.size else 0
+    if not between or best + 1 >= saved.size or saved[best] <= 0:
+        return None
+    return (float(scores[rows[best + 1], 0]),) * len(climb.path)

@@ -140,6 +140,7 @@ class FitAssessment:
                 if settings.loss == LOST.name and settings.serving != LADDER
                 else settings.loss,
                 settings.also or None,
+                "reply" if settings.on_give_up == "reply" else None,
             ),
             asked=None if settings.is_lost else promise_of(settings.guarantees),
             promises=self.promises,

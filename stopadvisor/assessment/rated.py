@@ -23,6 +23,7 @@ from stopadvisor.ground.arrays import FloatArray, IntArray
 from stopadvisor.ground.errors import CalibrationError, NothingToChoose
 from stopadvisor.probes.outcomes import FitQuestions, require_fit
 from stopadvisor.probes.table import ProbeTable
+from stopadvisor.rules.climb import OnGiveUp
 from stopadvisor.rules.families import FIXED_BUDGET, LEARNED_FAMILIES
 from stopadvisor.stats.bootstrap import Interval, interval, resample_counts
 
@@ -109,13 +110,14 @@ class RulesOnFit:
 
     fit: FitData
     families: tuple[str, ...]
+    on_give_up: OnGiveUp = "escalate"
 
     @classmethod
     def measure(
         cls, table: FitQuestions, settings: Settings, others: ProbeTable | None = None
     ) -> RulesOnFit:
         """Prepare the fit questions."""
-        return cls(fit_data(table, settings, others), settings.families)
+        return cls(fit_data(table, settings, others), settings.families, settings.on_give_up)
 
     def ranked(
         self,
@@ -149,7 +151,7 @@ class RulesOnFit:
 
     @cached_property
     def _candidates(self) -> list[ThresholdSequence]:
-        return list(candidates(self.fit, self.families))
+        return list(candidates(self.fit, self.families, self.on_give_up))
 
     def _rated(self, imitation: Imitation) -> list[RatedRule]:
         rules = [imitation.rate(each) for each in self._candidates]

@@ -12,6 +12,7 @@ from typing import Any
 from stopadvisor.ground.constants import DEFAULT_ALPHA, DEFAULT_DELTA, LARGE_ALPHA
 from stopadvisor.ground.errors import CalibrationError, ProbeError
 from stopadvisor.probes.table import GradedBy
+from stopadvisor.rules.climb import OnGiveUp
 from stopadvisor.rules.costs import (
     DEFAULT_CACHE_BLOCK,
     LADDER,
@@ -50,6 +51,8 @@ class Settings:
     """Further limits that hold of the same rule, each tested at all of delta."""
     traces: int = 1
     """Of each calibration question, that a loss of 0 or 1 will count: 1 or 2."""
+    on_give_up: OnGiveUp = "escalate"
+    """Of a ladder: what a question gets that every cheap rung is expected to be wrong on."""
 
     def __post_init__(self) -> None:
         for name in ("alpha", "delta"):
@@ -132,6 +135,7 @@ class SettingsOverrides:
     families: tuple[str, ...] | None = None
     loss: LossName | None = None
     also: tuple[Guarantee, ...] | None = None
+    on_give_up: OnGiveUp | None = None
 
     def settings(
         self,

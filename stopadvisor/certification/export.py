@@ -310,7 +310,8 @@ def _where(rule: ExportedRule, source: Source) -> dict[str, Any]:
     """Where the policy probes, and where it stops anyway; of a ladder which replies it asks."""
     schedule, family = rule.scorer.schedule, rule.scorer.family
     if isinstance(schedule, Climb):
-        ladder = _ladder(source, asked=schedule.columns, path=schedule.path)
+        gives_up = {"on_give_up": schedule.on_give_up, "give_up": schedule.give_up or None}
+        ladder = _ladder(source, asked=schedule.columns, path=schedule.path, **gives_up)
         return {"trigger": LADDER_TRIGGER, "ladder": ladder}
     trigger: Trigger
     if family == FIXED_BUDGET:

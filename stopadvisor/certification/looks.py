@@ -55,7 +55,12 @@ def deploy_request(settings: Settings) -> dict[str, Any]:
 def named_settings(settings: Settings) -> dict[str, Any]:
     """Settings as a look names them; those about losses and traces only where they were given."""
     named = asdict(settings) | {"weights": plain(settings.weights)}
-    for name, unsaid in (("loss", LOST.name), ("also", ()), ("traces", 1)):
+    for name, unsaid in (
+        ("loss", LOST.name),
+        ("also", ()),
+        ("traces", 1),
+        ("on_give_up", "escalate"),
+    ):
         if getattr(settings, name) == unsaid:
             del named[name]
     return named

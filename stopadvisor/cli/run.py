@@ -32,6 +32,7 @@ from stopadvisor.engines.engine_settings import EngineSettings, how_to_open, ope
 from stopadvisor.policy.frozen import Policy, load_policy
 from stopadvisor.policy.inspected import server_words
 from stopadvisor.policy.run_policies import newest_policy
+from stopadvisor.policy.rung_policies import read_policies
 from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.report.progress import progress_on
 from stopadvisor.report.sheets.run import run_sheet
@@ -134,7 +135,7 @@ def _open(options: EngineSettings, ladder: Path | None, policy: Policy) -> Itera
             )
         from stopadvisor.engines.openai.climbing import check_rungs, open_ladder
 
-        rungs = read_ladder(ladder)
+        rungs = read_policies(read_ladder(ladder))[0]
         check_rungs(policy, rungs)  # before a model is loaded
         with how_to_open(options, rungs) as how, open_ladder(policy, rungs, **how) as servers:
             yield servers

@@ -41,6 +41,7 @@ from stopadvisor.ground.constants import TRUNCATED_WARN
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.ground.progress import Progress
+from stopadvisor.policy.rung_policies import read_policies
 from stopadvisor.probes.asking import Check, ProbePlan, Status
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.ladder import Ladder, Rung, read_ladder
@@ -83,7 +84,7 @@ def record_replies(
     """
     from stopadvisor.engines.openai.rung_servers import open_rungs
 
-    ladder = read_ladder(file)
+    ladder = read_policies(read_ladder(file))[0]
     workload = settings.read()
     asked = workload.questions[: settings.limit]
     check_parts(workload, settings, workload.questions[: settings.limit if whole else None])

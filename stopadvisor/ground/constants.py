@@ -22,6 +22,8 @@ PAPER_SCHEDULES = {
 }
 """Checkpoint schedules of the paper's sweep (Appendix "Checkpoint Schedule Sweep")."""
 
+POLICY_HEADER = "X-StopAdvisor"
+"""Header of every reply of a server under a policy: who answered it, why, and which policy."""
 PROBE_CAP = 48
 """A: most answer tokens of a probe (Section "Training and Metrics", Eq. for C^cap)."""
 

@@ -2,6 +2,6 @@
 
 __all__ = [
     "claims", "climber", "evidence", "file", "frozen", "inspected", "probed_positions", "requests",
-    "run_policies", "session", "shown", "signature", "stepper", "template_arguments", "terms",
-    "triggers",
+    "run_policies", "rung_policies", "session", "shown", "signature", "stepper",
+    "template_arguments", "terms", "triggers",
 ]  # fmt: skip

@@ -18,7 +18,7 @@ from stopadvisor.ground.printable import short_repr
 from stopadvisor.policy.stepper import log_odds
 from stopadvisor.policy.template_arguments import reserved_arguments
 from stopadvisor.policy.terms import MIXED_TASKS, LadderTerms, PolicyTerms
-from stopadvisor.rules.climb import RUNG_FEATURES
+from stopadvisor.rules.climb import RUNG_FEATURES, OnGiveUp
 from stopadvisor.runs.ladder import Ladder, Rung, ladder_of
 
 __all__ = ["Ask", "ClimbRule", "Climber", "Judged", "check_ladder"]
@@ -33,7 +33,8 @@ class Ask:
     column: int
     """Number of the reply in the ladder, from 0."""
     max_tokens: int | None
-    """Abandon it after this many completion tokens; None for no limit."""
+    """Abandon it after this many completion tokens; None for no limit, and where a policy of the
+    rung's own ends it: it is then judged whole."""
     needs_logprob: bool
     """Its mean log-probability decides."""
     is_reference: bool
@@ -49,6 +50,8 @@ class Judged(NamedTuple):
     """Compared with the threshold of this reply; 0 for one that is served as it comes."""
     reply: int
     """Which of the replies observed so far has the answer to serve, from 0."""
+    gives_up: bool = False
+    """The rule expects every cheap rung to be wrong: the reference is next, or this is served."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,9 @@ class ClimbRule:
     asked: tuple[int, ...]
     thresholds: tuple[float, ...]
     """Of each reply that is asked."""
+    on_give_up: OnGiveUp | None
+    give_up: float
+    """The level below which a score gives up; minus infinity where none does."""
     intercept: float
     terms: tuple[tuple[str, float, float, float], ...]
     """(feature, mean, scale, coefficient), in the order of summation."""
@@ -71,12 +77,15 @@ class ClimbRule:
         """Take the rule out of checked terms."""
         assert terms.ladder is not None
         ladder, step = _ladder(terms.ladder), terms.decision_threshold
+        levels = terms.ladder.give_up
         return cls(
             family=terms.family,
             task=terms.task,
             rungs=ladder.columns,
             asked=terms.ladder.asked,
             thresholds=() if step is None else terms.ladder.path[int(step) - 1],
+            on_give_up=terms.ladder.on_give_up,
+            give_up=-math.inf if levels is None or step is None else levels[int(step) - 1],
             intercept=terms.intercept or 0.0,
             terms=tuple(zip(terms.features, terms.mean, terms.scale, terms.coef, strict=True)),
         )
@@ -109,7 +118,17 @@ class Climber:
     served.  Where a rung cannot answer at all, observe a reply that did not finish.
     """
 
-    __slots__ = ("_before", "_columns", "_counts", "_first", "_next", "_rule", "_run", "_task")
+    __slots__ = (
+        "_before",
+        "_columns",
+        "_counts",
+        "_first",
+        "_next",
+        "_rule",
+        "_run",
+        "_seen",
+        "_task",
+    )
 
     def __init__(self, rule: ClimbRule, task: str | None = None) -> None:
         if task is not None and rule.task not in (task, MIXED_TASKS):
@@ -120,6 +139,7 @@ class Climber:
         self._task = task if rule.task == MIXED_TASKS else rule.task
         self._columns: tuple[int, ...] = rule.columns
         self._next = 0
+        self._seen = 0  # replies; fewer than `_next` where some were left out
         self._run = 0
         self._before = ""
         self._counts: dict[str, int] = {}  # of the samples of one rung, in the order they came
@@ -150,7 +170,7 @@ class Climber:
         rule, column = self._rule, self._columns[at]
         rung, most = rule.rungs[column], rule.rungs[column].max_tokens
         is_reference = at >= len(rule.asked)
-        if rule.family == "cap" and not is_reference:
+        if rule.family == "cap" and not is_reference and rung.policy_digest is None:
             cap = max(1, int(-rule.thresholds[at]))
             most = cap if most is None else min(cap, most)
         return Ask(rung, column, most, rule.needs_logprob and not is_reference, is_reference)
@@ -197,12 +217,15 @@ class Climber:
         if finished:
             given = self._normalized(answer) if normalized is None else normalized
         leader, support, share, reply = self._counted(given, at)
-        score, serve = 0.0, at == len(self._columns) - 1
+        score, serve, gives_up = 0.0, at == len(self._columns) - 1, False
         if at < len(rule.asked):
             score = self._score(completion_tokens, support, share, mean_logprob or 0.0)
             serve = serve or (bool(leader) and score >= rule.thresholds[at])
-        self._next = len(self._columns) if serve else at + 1
-        return Judged(serve, score, reply)
+            gives_up = bool(leader) and not serve and score < rule.give_up
+            serve = serve or (gives_up and rule.on_give_up == "reply")
+        follows = len(rule.asked) if gives_up else at + 1
+        self._seen, self._next = self._seen + 1, len(self._columns) if serve else follows
+        return Judged(serve, score, reply, gives_up)
 
     def _counted(self, given: str, at: int) -> tuple[str, int, float, int]:
         """The answer so far, its support and share, and which reply gave it first."""
@@ -211,20 +234,20 @@ class Climber:
         if rung.repeat == 1:
             self._run = self._run + 1 if given and given == self._before else int(bool(given))
             self._before = given
-            return given, self._run, 1.0, at
+            return given, self._run, 1.0, self._seen
         if at == 0 or self._rule.rungs[self._columns[at - 1]] is not rung:
             self._counts, self._first = {}, {}
         start = self._rule.rungs.index(rung)
         if given:
             self._counts[given] = self._counts.get(given, 0) + 1
-            self._first.setdefault(given, at)
+            self._first.setdefault(given, self._seen)
         # A dict keeps the order in which answers came, and max takes the first of equals.
         leader = max(self._counts, key=self._counts.__getitem__, default="")
         top = self._counts.get(leader, 0)
         second = max((n for answer, n in self._counts.items() if answer != leader), default=0)
         self._run, self._before = 1, leader
         share = top / (column - start + 1)
-        return leader, top - second, share, self._first.get(leader, at)
+        return leader, top - second, share, self._first.get(leader, self._seen)
 
     def _score(self, tokens: int, support: int, share: float, logprob: float) -> float:
         rule = self._rule
@@ -282,7 +305,7 @@ def check_ladder(terms: PolicyTerms) -> None:
         for key in reserved_arguments(rung.chat_template_kwargs or {}):
             raise PolicyError(f"field '{name}': argument {short_repr(key)} is reserved")
     if terms.kind == "full-budget":
-        empty = not found.asked and not found.path
+        empty = not (found.asked or found.path or found.give_up or found.on_give_up)
         expect(empty, "ladder.asked, path", "empty for kind 'full-budget'", list(found.asked))
         return
     asked, last = found.asked, len(ladder.columns) - 1
@@ -301,6 +324,16 @@ def check_ladder(terms: PolicyTerms) -> None:
             what = f"minus the most tokens of each reply, at most {MOST_TOKENS}"
             fits = all(-MOST_TOKENS <= value <= 0 for value in levels)
             expect(fits, f"ladder.path[{k}]", what, list(levels))
+    low = found.give_up
+    both = (low is None) == (found.on_give_up is None)
+    expect(both, "ladder.give_up", "levels with on_give_up, and null without", low)
+    if low is not None:
+        what = f"a level for each of {len(found.path)} steps"
+        expect(len(low) == len(found.path), "ladder.give_up", what, len(low))
+        single = all(ladder.columns[k].repeat == 1 for k in asked)
+        tells = single and terms.family in ("rung-confidence", "rung-learned")
+        what = "null for samples, and for rules that tell no wrong reply from an unsure one"
+        expect(tells, "ladder.give_up", what, terms.family)
     step, steps = terms.decision_threshold, range(1, len(found.path) + 1)
     what = f"a step of ladder.path, 1 to {len(found.path)}"
     expect(step in steps, "decision_threshold", what, step)

@@ -107,7 +107,7 @@ def replay_golden(rule: Rule, golden: Sequence[GoldenExample]) -> None:
                     f"{short_repr(found)} here, to {short_repr(step.normalized)} in the file"
                 )
             try:
-                stop, score = decide(vars(step))
+                stop, score, _ = decide(vars(step))
             except PolicyError as error:
                 raise PolicyError(f"{name}: {error}") from error
             slack = _TOLERANCE if _is_inexact(rule) else 0.0
@@ -119,18 +119,28 @@ def replay_golden(rule: Rule, golden: Sequence[GoldenExample]) -> None:
                 )
 
 
-def _decider(rule: Rule, task: str) -> Callable[[Mapping[str, Any]], tuple[bool, float]]:
-    """What is decided on each step of one example, and its score."""
+def _decider(rule: Rule, task: str) -> Callable[[Mapping[str, Any]], tuple[bool, float, bool]]:
+    """What is decided on each step of one example, its score, and whether it is the last one."""
     if isinstance(rule, StopRule):
         stepper = Stepper(rule, task)
-        return lambda step: stepper.observe(**step)[:2]
+
+        def observed(step: Mapping[str, Any]) -> tuple[bool, float, bool]:
+            stop, score = stepper.observe(**step)[:2]
+            return stop, score, stop
+
+        return observed
     climber = Climber(rule, task)
-    return lambda step: climber.observe(
-        finished=step["closed_by_itself"] is True,
-        completion_tokens=step["think_tokens"],
-        mean_logprob=step["mean_logprob"],
-        normalized=step["normalized"],
-    )[:2]
+
+    def judged(step: Mapping[str, Any]) -> tuple[bool, float, bool]:
+        found = climber.observe(
+            finished=step["closed_by_itself"] is True,
+            completion_tokens=step["think_tokens"],
+            mean_logprob=step["mean_logprob"],
+            normalized=step["normalized"],
+        )
+        return found.serve, found.score, found.serve or found.gives_up
+
+    return judged
 
 
 def _is_inexact(rule: Rule) -> bool:
@@ -148,9 +158,9 @@ def _entry(rule: Rule, task: str, steps: Sequence[GoldenStep]) -> dict[str, Any]
     decisions = []
     for step in steps:
         walked.append({**step, "normalized": normalize(task, step["answer"])})
-        stop, score = decide(walked[-1])
+        stop, score, is_last = decide(walked[-1])
         decisions.append({"stop": stop, "score": score})
-        if stop:
+        if is_last:
             break
     return {"task": task, "steps": walked, "decisions": decisions}
 

@@ -66,6 +66,9 @@ class Climbed:
     """Whose reply is served."""
     asked: tuple[AskedRung, ...]
     """In the order of asking."""
+    gave_up: bool | None = None
+    """Only where the rule expected every cheap rung to be wrong: the reference was next, or a reply
+    is served all the same."""
 
     @property
     def price(self) -> float:

@@ -153,6 +153,12 @@ class LadderTerms:
     path: Annotated[tuple[tuple[float, ...], ...], Most(_MOST_STEPS)]
     """Thresholds of each step, one for each reply of `asked`; from bold to careful.
     `decision_threshold` is the number of the step that is served, from 1."""
+    on_give_up: Literal["escalate", "reply"] | None = None
+    """What is done about a reply whose score lies below the step's level of `give_up`: the
+    reference is asked next, or the reply is served, marked as given up.  Null: it is climbed past
+    as any other."""
+    give_up: tuple[float, ...] | None = None
+    """A level for each step of `path`; null with `on_give_up`."""
 
 
 @dataclass(frozen=True)

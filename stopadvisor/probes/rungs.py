@@ -72,6 +72,8 @@ class Rungs:
     """Of the samples so far, how many gave this answer; 1 where a rung is asked once."""
     is_reference: BoolArray
     """Where the reply is the reference's own."""
+    whole: tuple[int, ...] = ()
+    """Columns that cannot be abandoned at a cap: a policy of their own ends them."""
 
     def __post_init__(self) -> None:
         if not self.is_reference[:, -1].all():
@@ -92,7 +94,8 @@ class Rungs:
     def canonical(self) -> tuple[Any, ...]:
         """All that it holds, as plain values that name the same data whenever they are equal."""
         arrays = (*vars(self.spent).values(), self.served, self.support, self.share)
-        return self.names, self.rates, tuple(array.tobytes() for array in arrays)
+        known = self.names, self.rates, tuple(array.tobytes() for array in arrays)
+        return (*known, self.whole) if self.whole else known
 
     def map(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Self:
         """Change every array alike: pick questions, or columns."""

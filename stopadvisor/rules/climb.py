@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
@@ -22,9 +22,11 @@ from stopadvisor.probes.rungs import Rungs, Spent
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.features import log_odds_of
 
-__all__ = ["RUNG_FEATURES", "Climb", "rung_features", "rung_scores"]
+__all__ = ["RUNG_FEATURES", "Climb", "OnGiveUp", "rung_features", "rung_scores"]
 
 Table = TypeVar("Table", bound=ProbeTable)
+OnGiveUp = Literal["escalate", "reply"]
+"""Where a rule expects all cheap rungs to be wrong: ask the reference next, or serve the reply."""
 
 RUNG_FEATURES = ("log_tokens", "support", "answer_share", "rung", "answer_log_odds")
 """What a learned rule may read of a reply: the logarithm of its tokens, equal answers in a row (of
@@ -133,6 +135,11 @@ class Climb:
     path: tuple[tuple[float, ...], ...]
     """Thresholds of each step, one for each column; steps from bold to careful."""
     model: Model | None = None
+    on_give_up: OnGiveUp | None = None
+    """`escalate`: where a reply's score lies below the step's level, the reference is asked next;
+    `reply`: that reply is served.  None: it is climbed past as any other."""
+    give_up: tuple[float, ...] = ()
+    """A level for each step of the path; none where nothing is given up."""
 
     stop_at = None
     """No column is served to everybody."""
@@ -160,6 +167,8 @@ class Climb:
         path = np.array([*self.path, (math.inf,) * len(self.columns)])  # (n_steps, n_asked)
         served = np.full((n, len(path)), last)
         waiting: BoolArray = np.ones(served.shape, dtype=bool)
+        escalated = np.zeros(served.shape, dtype=bool)
+        low = np.array([*(self.give_up or (-math.inf,) * len(self.path)), -math.inf])
         zero = np.zeros(served.shape)
         paid, block_paid = Spent(*(zero,) * 5), Spent(*(zero,) * 5)
         block = range(0)
@@ -171,9 +180,15 @@ class Climb:
             if column == last:
                 asked, passes = waiting, waiting
             else:
-                asked = waiting & (path[:, k] < math.inf)
-                passes = asked & rungs.served[:, column, None] & (scores[:, k, None] >= path[:, k])
-                if self.family == "cap":
+                asked = waiting & ~escalated & (path[:, k] < math.inf)
+                readable = asked & rungs.served[:, column, None]
+                passes = readable & (scores[:, k, None] >= path[:, k])
+                gives_up = readable & ~passes & (scores[:, k, None] < low)
+                if self.on_give_up == "reply":
+                    passes |= gives_up
+                else:
+                    escalated |= gives_up
+                if self.family == "cap" and column not in rungs.whole:
                     own = _abandoned(own, -path[:, k], rungs.rates[column][2], passes)
             # Samples of one rung add up in their own columns: the last one asked holds them all.
             block_paid = own.where(asked, block_paid)
@@ -189,8 +204,15 @@ class Climb:
         rungs, scores = _rungs(table), rung_scores(self.family, table, self.columns, self.model)
         columns = [*self.columns, len(rungs.names) - 1]
         passes = np.ones((table.n_questions, len(columns)), dtype=bool)
-        passes[:, :-1] = scores >= np.array(self.path[round(step) - 1])
-        passes[:, :-1] &= rungs.served[:, list(self.columns)]
+        readable, at = rungs.served[:, list(self.columns)], round(step) - 1
+        passes[:, :-1] = readable & (scores >= np.array(self.path[at]))
+        if self.give_up:
+            gives_up = readable & (scores < self.give_up[at])
+            if self.on_give_up == "reply":
+                passes[:, :-1] |= gives_up
+            else:  # what comes after the first of them is not asked
+                before = np.maximum.accumulate(gives_up, axis=1)[:, :-1]
+                passes[:, 1:-1] &= ~before
         return np.asarray(np.array(columns)[passes.argmax(axis=1)])
 
     @classmethod
@@ -199,7 +221,9 @@ class Climb:
         names = [r["name"] for r in ladder["rungs"] for _ in range(r.get("repeat", 1))]
         asked = tuple(ladder["asked"])
         path = tuple(map(tuple, ladder["path"]))
-        return cls(family, (*(names[k] for k in asked), names[-1]), asked, path, model)
+        names = [*(names[k] for k in asked), names[-1]]
+        levels = tuple(ladder.get("give_up") or ())
+        return cls(family, tuple(names), asked, path, model, ladder.get("on_give_up"), levels)
 
     def describe(self, position: float | None = None) -> str:
         """Which rungs are asked in which order, in words; at a position of the path, until when."""
@@ -215,6 +239,10 @@ class Climb:
             "rung-learned": "{name} where its score is at least {level:.3g}",
         }
         words = [texts[self.family].format(name=n, cap=-at[n], level=at[n]) for n in asked]
+        if self.give_up:
+            level, last = self.give_up[round(position) - 1], self.names[-1]
+            to = f"{last} at once" if self.on_give_up == "escalate" else "the same, as given up"
+            words.append(f"below {level:.3g} {to}")
         return f"{', else '.join(words)}, else {self.names[-1]}"
 
 

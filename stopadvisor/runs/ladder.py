@@ -5,6 +5,7 @@ Knows the fields of a rung, and asks no model.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,8 +20,10 @@ __all__ = ["MOST_RUNGS", "MOST_SAMPLES", "Ladder", "Rung", "ladder_of", "read_la
 MOST_RUNGS = 16
 MOST_SAMPLES = 128
 """Of one rung."""
-_WHERE = ("engine", "base_url", "api_key_env")
+_WHERE = ("engine", "base_url", "api_key_env", "policy")
 """Where a rung is asked: no part of what a policy promises, and nothing that a file may choose."""
+_OF_POLICY = ("reasoning_effort", "chat_template_kwargs", "temperature", "max_tokens")
+"""What a rung's own policy says."""
 
 
 _Text = Annotated[
@@ -40,6 +43,9 @@ _Temperature = Annotated[
 _Samples = Annotated[
     int,
     Condition(f"a whole number from 1 to {MOST_SAMPLES}", lambda value: 1 <= value <= MOST_SAMPLES),
+]
+_Digest = Annotated[
+    str, Condition("64 hexadecimal digits", lambda value: bool(re.fullmatch("[0-9a-f]{64}", value)))
 ]
 
 
@@ -61,6 +67,11 @@ class Rung:
     max_tokens: TokenCount | None = None
     api_key_env: _Text | None = None
     """Name of the variable that holds the key of its server."""
+    policy: _Text | None = None
+    """File of the policy that stops its thinking early; one that is asked at a server is served
+    under it there."""
+    policy_digest: _Digest | None = None
+    """Of that policy; whoever reads the file says it."""
     repeat: _Samples = 1
     """Samples; the plurality of those so far is the answer."""
 
@@ -139,6 +150,15 @@ def _ladder(content: Any, where: str) -> Ladder:
     for k, rung in enumerate(rungs):
         if names.count(rung.name) > 1:
             _refuse(where, f"rung[{k}].name", "each name once", rung.name)
+        if rung.policy is not None or rung.policy_digest is not None:
+            if rung is rungs[-1]:
+                what = "none on the reference, which answers in full"
+                _refuse(where, f"rung[{k}].policy", what, rung.policy or rung.policy_digest)
+            for name in _OF_POLICY:
+                if (value := getattr(rung, name)) is not None:
+                    _refuse(
+                        where, f"rung[{k}].{name}", "nothing with a policy, which says it", value
+                    )
         if rung.engine != "hf":
             continue
         if rung.model is None:

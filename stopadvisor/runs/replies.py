@@ -330,6 +330,7 @@ def reply_table(
             support=support,
             share=share,
             is_reference=is_reference,
+            whole=tuple(k for k, rung in enumerate(ladder.columns) if rung.policy_digest),
         ),
     )
     return OpenQuestions.of(table, Outcomes(right, right[:, -1].copy(), None, full.copy()))

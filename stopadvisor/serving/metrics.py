@@ -25,12 +25,12 @@ from prometheus_client import (
     generate_latest,
 )
 
+from stopadvisor.ground.constants import POLICY_HEADER
 from stopadvisor.policy.frozen import Policy
 
 __all__ = ["HEADER", "Log", "Metrics", "RequestRecord", "Route"]
 
-HEADER = "X-StopAdvisor"
-"""Header of every reply: who answered it, why, and under which policy."""
+HEADER = POLICY_HEADER
 Route = Literal["policy", "passthrough", "shadow"]
 """Under the policy; past it; or past it with its decisions counted."""
 

@@ -59,6 +59,8 @@ class RungServer(Listener):
     faults: dict[str, str] = field(default_factory=dict)
     """By model: ``500``, ``400``, ``no-logprobs``, ``slow``, ``broken`` or ``strange``."""
 
+    under: str | None = None
+    """Digest of the policy that it answers under, so its header says."""
     keys: list[str] = field(default_factory=list)
     """Header ``Authorization`` of each that was asked."""
 
@@ -70,6 +72,8 @@ class RungServer(Listener):
         kind = "text/event-stream" if body.get("stream") else "application/json"
         to.send_header("Content-Type", kind)
         to.send_header("Content-Length", str(len(data)))
+        if self.under is not None:
+            to.send_header("X-StopAdvisor", f"policy; reason=covered; digest={self.under[:8]}")
         to.end_headers()
         to.wfile.write(data)
 

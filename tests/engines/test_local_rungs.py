@@ -61,3 +61,41 @@ def test_two_models_here_climb_as_the_replay_says(
         assert [each["completion_tokens"] for each in way["asked"]] == spent
         served[way["rung"]] += 1
     assert min(served.values()) > 0
+
+
+def test_a_rung_here_is_stopped_by_its_own_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("samples", "policies"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    rung = {"engine": "hf", "model": "samples/tiny-reasoner", "price": [1.0, 0.1, 1.0]}
+    first = {**rung, "name": "stopped", "policy": "policies/arithmetic.joblib"}
+    last = {**rung, "name": "whole", "max_tokens": 900}
+    text = "".join(
+        "[[rung]]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in row.items())
+        for row in (first, last)
+    )
+    (tmp_path / "ladder.toml").write_text(text)
+    work = ["samples/arithmetic.jsonl", "--limit", "12", "--quiet"]
+    assert main(["probe", *work, "--ladder", "ladder.toml", "--out", "run"]) == 0
+    model = ["--model", "samples/tiny-reasoner", "--out", "out.jsonl"]
+    assert main(["run", "policies/arithmetic.joblib", *work, *model]) == 0
+    answers = {a["id"]: a for a in map(json.loads, Path("out.jsonl").read_text().splitlines())}
+    digest = load_policy("policies/arithmetic.joblib").digest
+    run = RunDirectory.load(Path("run"))
+    assert run.manifest["ladder"][0]["policy_digest"] == digest
+    asked = [record for record in run.replies() if record.id in answers]  # preflight asks more
+    assert len(asked) == 12
+    for record in asked:
+        answer, (short, whole) = answers[record.id], record.rungs
+        assert short.normalized == answer["normalized"]
+        names = ("think_tokens", "probe_tokens", "visible_tokens")
+        assert short.completion_tokens == sum(answer[name] for name in names)
+        assert short.finished
+        assert whole.completion_tokens <= 900
+    # Another model than the policy's is refused before it is asked.
+    (tmp_path / "ladder.toml").write_text(text.replace("tiny-reasoner", "tinier-reasoner", 1))
+    capsys.readouterr()
+    assert main(["probe", *work, "--ladder", "ladder.toml", "--out", "other"]) == 2
+    assert "rung 'stopped': its policy: " in capsys.readouterr().err

@@ -30,12 +30,14 @@ LEARNED = {
 }
 
 
-def policy_of(ladder: Ladder, family: str, asked: tuple[int, ...], level: Any) -> Policy:
+def policy_of(
+    ladder: Ladder, family: str, asked: tuple[int, ...], level: Any, **given: Any
+) -> Policy:
     levels = [float(level)] * len(asked)
     changes: dict[str, Any] = LEARNED if family == "rung-learned" else {}
     rungs = [rung.to_policy() for rung in ladder.rungs]
     content = ladder_content(family, **changes, task="exact")
-    content["ladder"] = {"rungs": rungs, "asked": list(asked), "path": [levels]}
+    content["ladder"] = {"rungs": rungs, "asked": list(asked), "path": [levels], **given}
     content |= {"decision_threshold": 1.0, "threshold": 1.0, "order": [2.0, 1.0]}
     return policy_from(content)
 
@@ -61,24 +63,33 @@ def lines_of(path: Path, ladder: Ladder) -> tuple[GradedTable, list[dict[str, An
 
 
 @pytest.mark.parametrize(
-    ("ladder", "family", "asked", "level"),
+    ("ladder", "family", "asked", "level", "given"),
     [
-        (MIXED, "rung", (0,), 0.0),
-        (MIXED, "cap", (0,), -30.0),
-        (MIXED, "rung-agreement", (0, 1, 2, 3), 2.0),
-        (MIXED, "rung-learned", (0, 1, 2, 3), 0.3),
-        (APART, "cap", (0, 2), -20.0),
-        (APART, "rung-agreement", (0, 2), 2.0),  # `b` lies between them, and is not asked
-        (APART, "rung-confidence", (1, 2), -0.4),
-        (APART, "rung-learned", (0, 2), 0.2),
-        (VOTE, "rung-agreement", (0, 1, 2, 3), 2.0),
+        (APART, "rung-confidence", (0, 1, 2), -0.2, {"on_give_up": "escalate", "give_up": [-0.7]}),
+        (APART, "rung-confidence", (0, 2), -0.2, {"on_give_up": "reply", "give_up": [-0.7]}),
+        (APART, "rung-learned", (0, 1, 2), 0.6, {"on_give_up": "escalate", "give_up": [0.2]}),
+        (MIXED, "rung", (0,), 0.0, {}),
+        (MIXED, "cap", (0,), -30.0, {}),
+        (MIXED, "rung-agreement", (0, 1, 2, 3), 2.0, {}),
+        (MIXED, "rung-learned", (0, 1, 2, 3), 0.3, {}),
+        (APART, "cap", (0, 2), -20.0, {}),
+        (APART, "rung-agreement", (0, 2), 2.0, {}),  # `b` lies between them, and is not asked
+        (APART, "rung-confidence", (1, 2), -0.4, {}),
+        (APART, "rung-learned", (0, 2), 0.2, {}),
+        (VOTE, "rung-agreement", (0, 1, 2, 3), 2.0, {}),
     ],
 )
 def test_a_climber_serves_what_the_table_says(
-    tmp_path: Path, ladder: Ladder, family: str, asked: tuple[int, ...], level: float
+    tmp_path: Path,
+    ladder: Ladder,
+    family: str,
+    asked: tuple[int, ...],
+    level: float,
+    given: dict[str, Any],
 ) -> None:
     table, lines = lines_of(tmp_path, ladder)
-    policy = policy_of(ladder, family, asked, level)
+    policy = policy_of(ladder, family, asked, level, **given)
+    given_up, short = 0, 0
     climb = Climb.of(family, policy.content["ladder"], _model(policy))
     view = climb.view(table)
     assert view.rungs is not None
@@ -91,27 +102,36 @@ def test_a_climber_serves_what_the_table_says(
             certain |= {each.column for each in climber.certain}
             most = max(most, len(climber.certain))
             columns.append(ask.column)
-            given = line["rungs"][ask.column]
-            answers.append((given["answer"], given["finished"]))
-            tokens = given["completion_tokens"]
+            said = line["rungs"][ask.column]
+            answers.append((said["answer"], said["finished"]))
+            tokens = said["completion_tokens"]
             cut = ask.max_tokens is not None and tokens > ask.max_tokens
             judged = climber.observe(
-                answer=given["answer"],
-                finished=given["finished"] and not cut,
+                answer=said["answer"],
+                finished=said["finished"] and not cut,
                 completion_tokens=min(tokens, ask.max_tokens or tokens),
-                mean_logprob=given.get("mean_logprob"),
+                mean_logprob=said.get("mean_logprob"),
             )
+            given_up += judged.gives_up
         assert judged is not None
         assert judged.serve
-        of_reference = len(answers) > len(asked)
+        of_reference = columns[-1] == len(ladder.columns) - 1
+        short += of_reference and len(answers) <= len(asked)
         assert of_reference == bool(view.rungs.is_reference[row, 0])
         first += not of_reference
         assert certain == set(columns)
         assert columns[-1] == served[row]
-        said, finished = answers[judged.reply]
-        assert (said == "1" and finished) == bool(view.stop_correct[row, 0])
+        text, finished = answers[judged.reply]
+        assert (text == "1" and finished) == bool(view.stop_correct[row, 0])
+        price = sum(
+            line["rungs"][k]["completion_tokens"] * ladder.columns[k].price[2] for k in columns
+        )
+        if ladder is APART and family != "cap":  # prompts have no tokens there
+            assert view.rungs.spent.price[row, 0] == pytest.approx(price)
     # A lead of two takes two replies, which may be asked for at once.
     assert (most > 1) == (family == "rung-agreement")
+    assert (given_up > 0) == bool(given)
+    assert (short > 0) == (given.get("on_give_up") == "escalate")
     assert 0 < first < len(lines)  # some are served before the reference, and some are not
 
 
@@ -138,6 +158,22 @@ def test_a_cap_is_what_is_asked_of_the_server() -> None:
     assert climber.ask is None
     with pytest.raises(PolicyError, match="served already"):
         climber.observe(finished=True, completion_tokens=1)
+
+
+@pytest.mark.parametrize(
+    ("ladder", "family", "give_up"),
+    [
+        (APART, "cap", [-9.0]),
+        (APART, "rung-confidence", [-1.0, -1.0]),
+        (VOTE, "rung-learned", [0.0]),
+    ],
+)
+def test_giving_up_that_cannot_be_is_refused(
+    ladder: Ladder, family: str, give_up: list[float]
+) -> None:
+    asked = tuple(range(len(ladder.columns) - 1))
+    with pytest.raises(PolicyError, match=r"field 'ladder\.give_up'"):
+        policy_of(ladder, family, asked, -1.0, on_give_up="escalate", give_up=give_up)
 
 
 def test_full_budget_asks_the_reference_alone() -> None:
@@ -190,6 +226,8 @@ def test_a_reply_that_cannot_be_is_refused(changes: dict[str, Any], message: str
         ("ladder.path.0", [-1.0, -1.0], "a threshold for each of 1 replies"),
         ("ladder.path.0", [1.0], "minus the most tokens"),
         ("ladder.path.0", [-1e300], "minus the most tokens"),
+        ("ladder.on_give_up", "reply", "levels with on_give_up"),
+        ("ladder.give_up", [0.0, 0.0, 0.0], "levels with on_give_up"),
         ("decision_threshold", 4.0, "a step of ladder.path, 1 to 3"),
         ("decision_threshold", 1.5, "a step of ladder.path, 1 to 3"),
         ("order", [9.0, 2.0], "numbers of steps"),

@@ -12,8 +12,8 @@ import pytest
 from stopadvisor.assessment.candidates import candidates
 from stopadvisor.assessment.sequences import FitData
 from stopadvisor.ground.errors import ProbeError
-from stopadvisor.probes.outcomes import GradedTable
-from stopadvisor.rules.climb import RUNG_FEATURES, Climb, rung_features, rung_scores
+from stopadvisor.probes.outcomes import FitQuestions, GradedTable
+from stopadvisor.rules.climb import RUNG_FEATURES, Climb, OnGiveUp, rung_features, rung_scores
 from stopadvisor.rules.costs import LADDER, MONEY, Costing, Weights, full_counts, stopped_counts
 from stopadvisor.rules.losses import DIFFERS, DROP, LOST
 from stopadvisor.rules.scorer import Scorer
@@ -183,12 +183,55 @@ def test_a_climb_in_words(family: str, position: float | None, words: str) -> No
     assert climb.describe(position) == words
 
 
+def fit_data(table: FitQuestions) -> FitData:
+    prices = Weights(2.0, 0.2, 9.0, MONEY)
+    return FitData.build(table, Costing(serving=LADDER, weights=prices))
+
+
 def test_the_boldest_cap_is_the_one_under_which_replies_were_recorded(tmp_path: Path) -> None:
     _, lines = drawn(tmp_path)
     lines[0]["rungs"][0] |= {"completion_tokens": 70, "finished": False}  # no other is as long
     (tmp_path / "cut").mkdir()
     table = run_of(tmp_path / "cut", lines, MIXED).part("fit")
-    fit = FitData.build(table, Costing(serving=LADDER, weights=Weights(2.0, 0.2, 9.0, MONEY)))
+    fit = fit_data(table)
     found = [sequence.scorer.schedule for sequence in candidates(fit, ("cap",))]
     (cap,) = (each for each in found if isinstance(each, Climb) and each.columns == (0,))
     assert cap.path[0] == (-70.0,)
+
+
+@pytest.mark.parametrize("on_give_up", ["escalate", "reply"])
+def test_hopeless_questions_are_given_up_where_that_is_cheaper(
+    tmp_path: Path, on_give_up: OnGiveUp
+) -> None:
+    """Half of the questions none but the reference can answer, and the first rung is unsure of."""
+    ladder = Ladder((Rung("a", (0, 0, 1.0)), Rung("b", (0, 0, 4.0)), Rung("c", (0, 0, 5.0))))
+    rng, lines = np.random.default_rng(3), []
+    for number in range(120):
+        hopeless, unsure = number % 2 == 1, number % 4 == 0
+        logprob = -0.9 if hopeless else -0.5 if unsure else -0.1
+        shown = [logprob - 0.05 * rng.random(), -0.1 - hopeless, -0.1]
+        answers = ["2" if hopeless or unsure else "1", "2" if hopeless else "1", "1"]
+        rungs = [
+            reply(rung.name, answer, mean_logprob=value)
+            for rung, answer, value in zip(ladder.rungs, answers, shown, strict=True)
+        ]
+        lines.append({"id": f"q{number}", "gold": "1", "rungs": rungs})
+    fit = fit_data(run_of(tmp_path, lines, ladder).part("fit"))
+    found = list(candidates(fit, ("rung-confidence",), on_give_up))
+    climbs = [each.scorer.schedule for each in found if isinstance(each.scorer.schedule, Climb)]
+    gives_up = [climb for climb in climbs if climb.give_up]
+    assert {climb.on_give_up for climb in gives_up} == {on_give_up}
+    if on_give_up == "reply":  # every selection, and never more than a quarter of the replies
+        assert len(gives_up) == len(climbs) - len(gives_up)
+        for climb in gives_up:
+            assert list(climb.give_up) == sorted(climb.give_up, reverse=True)
+        return
+    (climb,) = gives_up  # only where a rung lies between
+    assert climb.columns == (0, 1)
+    assert -0.9 <= climb.give_up[0] < -0.5
+    plain = next(each for each in climbs if each.columns == (0, 1) and not each.give_up)
+    step = next(k for k, levels in enumerate(plain.path, start=1) if levels[0] > -0.5)
+    spent = [each.view(fit.table).rungs.spent.price[:, step - 1].sum() for each in (climb, plain)]  # type: ignore[union-attr]
+    assert spent[0] == spent[1] - 60 * 10 * 4.0  # tokens and price of what lies between
+    assert (climb.serves(fit.table, step) == plain.serves(fit.table, step)).all()
+    assert climb.describe(step).endswith("at once, else c")

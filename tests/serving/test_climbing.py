@@ -9,9 +9,14 @@ from typing import Any
 import pytest
 
 from stopadvisor.cli.main import main
+from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.policy.frozen import load_policy, save_policy
+from stopadvisor.rules.climb import Climb
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.ladder import read_ladder
+from stopadvisor.runs.sources import open_source
 from tests.engines.rung_server import ladder_toml, rung_server, say
-from tests.policy_content import ladder_content, policy_from
+from tests.policy_content import example_content, ladder_content, policy_from
 from tests.runs.test_replies import written
 from tests.schemas import check_valid
 
@@ -150,3 +155,87 @@ def test_a_policy_that_climbs_takes_a_ladder(
 ) -> None:
     assert main(["run", "policy.json", "work.jsonl", "--quiet"]) == 2
     assert "--ladder says where its servers are" in capsys.readouterr().err
+
+
+# --- A rung with a policy of its own --------------------------------------------------------------
+
+
+@pytest.fixture
+def stopped(files: Path) -> str:
+    """Digest of the policy that stops the small model, which the other policy names."""
+    save_policy(policy_from(example_content()), "small.json", format="json")
+    digest = load_policy("small.json").digest
+    content = ladder_content("cap")
+    rungs = [{**RUNGS[0], "policy_digest": digest}, RUNGS[1]]
+    content["ladder"] = content["ladder"] | {"rungs": rungs}
+    save_policy(policy_from(content), "policy.json", format="json")
+    return digest
+
+
+def with_policy(folder: Path, url: str, **changes: Any) -> str:
+    rungs = [{**RUNGS[0], "policy": "small.json", **changes}, RUNGS[1]]
+    return ladder_toml(folder / "ladder.toml", rungs, url)
+
+
+def test_a_rung_with_a_policy_is_asked_whole_and_judged(
+    files: Path, stopped: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with rung_server(say) as server:
+        server.under = stopped
+        ladder = with_policy(files, server.url)
+        found = run(capsys, ladder)
+        bodies = [body for body in server.asked if body["model"] == "tiny"]
+        many = [{"id": f"m{k}", "question": f"Say {k}", "gold": str(k)} for k in range(80)]
+        work = str(written(files / "many.jsonl", many))
+        assert main(["probe", work, "--ladder", ladder, "--out", "run", "--quiet"]) == 0
+    assert not {"max_tokens", "logprobs"} & {name for body in bodies for name in body}
+    short = [k for k in range(N) if say("tiny", f"Say {k}").tokens <= 500]
+    assert found["climbed"]["rungs"][0]["served"] == len(short)
+    # What is not served was not abandoned: all its tokens are paid, in the replay as well.
+    for line in lines_of(files):
+        tokens = say("tiny", f"Say {line['id'][1:]}").tokens
+        assert line["climbed"]["asked"][0]["completion_tokens"] == tokens
+    source = open_source(Path("run"))
+    climb = Climb("cap", ("small", "large"), (0,), ((-500.0,),))
+    spent = climb.view(source.table).rungs.spent.price[:, 0]  # type: ignore[union-attr]
+    for record, price in zip(RunDirectory.load(Path("run")).replies(), spent, strict=True):
+        tokens = record.rungs[0].completion_tokens
+        assert price == 8 + 2 * 0.5 + tokens + (0 if tokens <= 500 else 8 * 10 + 2 + 3000)
+    assert source.ladder is not None
+    assert source.ladder.rungs[0].policy_digest == stopped
+
+
+def test_a_reply_under_no_policy_is_climbed_past(
+    files: Path, stopped: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with rung_server(say) as server:
+        found = run(capsys, with_policy(files, server.url), "--patience", "0")
+    assert found["climbed"]["rungs"][0]["down"] == N
+    first = lines_of(files)[0]["climbed"]["asked"][0]
+    assert first["down"] == f"expected a reply under policy {stopped[:8]}, got none"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"policy": "other.json"}, "rung 'small': policy other.json: "),
+        ({"policy": "policy.json"}, "the policy climbs a ladder"),
+        ({"policy_digest": "0" * 64}, "expected digest 00000000, got "),
+        ({"max_tokens": 9}, "'rung[0].max_tokens': expected nothing with a policy"),
+        ({"temperature": 0.5}, "'rung[0].temperature': expected nothing with a policy"),
+    ],
+)
+def test_a_policy_that_cannot_be_a_rungs_is_refused(
+    files: Path,
+    stopped: str,
+    capsys: pytest.CaptureFixture[str],
+    changes: dict[str, Any],
+    message: str,
+) -> None:
+    assert message in run(capsys, with_policy(files, "http://127.0.0.1:9/v1", **changes), code=2)
+
+
+def test_the_reference_has_no_policy(files: Path) -> None:
+    rungs = [RUNGS[0], {**RUNGS[1], "policy": "small.json"}]
+    with pytest.raises(WorkloadError, match="none on the reference"):
+        read_ladder(Path(ladder_toml(files / "ladder.toml", rungs, "http://127.0.0.1:9/v1")))

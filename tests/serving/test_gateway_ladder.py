@@ -113,6 +113,25 @@ def test_replies_are_those_of_the_replay(
     assert f'stopadvisor_rungs_total{{route="policy",rung="small"}} {float(served)}' in text
 
 
+@pytest.mark.parametrize("how", ["escalate", "reply"])
+def test_giving_up_is_marked(tmp_path: Path, how: str) -> None:
+    """Replies are short and unsure, and each comes at once: nothing between is asked."""
+    middle = {"name": "middle", "model": "mid", "price": [2.0, 0.2, 2.0]}
+    rungs = [RUNGS[0], middle, RUNGS[1]]
+    gives_up = {"on_give_up": how, "give_up": [-0.1]}
+    ladder = {"asked": [0, 1], "path": [[-0.05, -0.05]], **gives_up}
+    changes = {"decision_threshold": 1.0, "threshold": 1.0, "order": [2.0, 1.0]}
+    policy_of(tmp_path, rungs, family="rung-confidence", ladder=ladder, **changes)
+    with rung_server(say) as server, ladder_gateway(tmp_path, server.url, rungs=rungs) as gateway:
+        answers = [gateway.ask(body_of(number)) for number in range(4)]
+        asked = [body["model"] for body in server.asked]
+    wanted = "small" if how == "reply" else "large"
+    assert {rung_of(answer) for answer in answers} == {f"{wanted}; gave-up"}
+    assert asked == ["tiny"] * 4 if how == "reply" else ["tiny", "big"] * 4
+    if how == "reply":
+        assert answers[0].json["usage"]["stopadvisor"]["gave_up"] is True
+
+
 def test_a_stream_has_the_same_reply(gateway: RunningGateway) -> None:
     for number in range(8):
         named_alike = {"reasoning_effort": "high", "user": "me", "n": 1}

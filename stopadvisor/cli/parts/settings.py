@@ -27,6 +27,7 @@ from stopadvisor.cli.parts.declare import (
 )
 from stopadvisor.ground.constants import DEFAULT_DELTA
 from stopadvisor.ground.errors import CalibrationError
+from stopadvisor.rules.climb import OnGiveUp
 from stopadvisor.rules.costs import MONEY, REGIMES, Weights
 from stopadvisor.rules.losses import LOSSES, LOST, Guarantee
 from stopadvisor.rules.model_shape import PRESETS, model_shape
@@ -145,6 +146,11 @@ _OPTIONS: dict[str, tuple[str, Any, Any, str]] = {
         "Serving costs", Parsed("in/cached/out|file", _price), None,
         "Money per million input, cached and output tokens, or a file of `profile-serving` "
         f"(seconds). Else assess takes {SERVING_PROFILE} in the model's folder, or computes them.",
+    ),
+    "on-give-up": (
+        "Certificate", click.Choice(get_args(OnGiveUp)), _OWN.on_give_up,
+        "Of a ladder: where all cheap rungs seem to be wrong, ask the reference at once, or serve "
+        "the cheap reply, marked as such.",
     ),
     "families": (
         "Certificate", _FAMILIES, ",".join(_OWN.families),

@@ -10,12 +10,16 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from stopadvisor.engines.asked_rungs import RungAnswer
 from stopadvisor.engines.errors import OutOfMemory
 from stopadvisor.engines.hf.engine import HfEngine
-from stopadvisor.policy.requests import Reply, Request
-from stopadvisor.probes.asking import ProbePlan, Prompt
+from stopadvisor.ground.errors import PolicyError
+from stopadvisor.ground.fields import MOST_TOKENS
+from stopadvisor.policy.frozen import MIXED_TASKS, Policy
+from stopadvisor.policy.requests import OnStop, Reply, Request, policy_plan
+from stopadvisor.probes.asking import ProbePlan, Prompt, cue_text
 from stopadvisor.runs.ladder import Rung
 
 __all__ = ["LocalModels"]
@@ -33,8 +37,15 @@ class _Asked:
 class LocalModels:
     """The loaded model of each rung, by its name; an `engines.asked_rungs.LocalRungs`."""
 
-    def __init__(self, engines: Mapping[str, HfEngine], batch_size: int | None = None) -> None:
-        self._engines = engines
+    def __init__(
+        self,
+        engines: Mapping[str, HfEngine],
+        batch_size: int | None = None,
+        policies: Mapping[str, Policy] = MappingProxyType({}),
+    ) -> None:
+        for name, policy in policies.items():
+            _check_policy(name, policy, engines[name])
+        self._engines, self._policies = engines, policies
         self._batch_size = batch_size
         self._waiting: list[_Asked] = []
         self._work: asyncio.Task[None] | None = None
@@ -69,35 +80,54 @@ class LocalModels:
 
     def _answers(self, batch: Sequence[_Asked]) -> list[RungAnswer]:
         rung, most = batch[0].rung, batch[0].most
-        engine = self._engines[rung.name]
-        plan = ProbePlan(
-            (),
-            cue="",
-            max_think=most,
-            greedy=rung.temperature == 0,
-            temperature=rung.temperature or None,
-        )
+        engine, policy = self._engines[rung.name], self._policies.get(rung.name)
+        if policy is None:
+            plan = ProbePlan(
+                (),
+                cue="",
+                max_think=most,
+                greedy=rung.temperature == 0,
+                temperature=rung.temperature or None,
+            )
+        else:
+            plan, most = policy_plan(policy), MOST_TOKENS
         # The task decides how an answer is read, and the reply is read by whoever asked.
-        requests = [Request(asked.prompt, "exact") for asked in batch]
+        task = "exact" if policy is None else policy.terms.task
+        on_stop: OnStop = "probe" if policy is None else policy.on_stop
+        requests = [Request(asked.prompt, task) for asked in batch]
         began = time.monotonic()
         size = self._batch_size or engine.auto_batch_size(plan)
         while True:
             try:
-                replies = dict(engine.serve(requests, plan, None, batch_size=size))
+                replies = dict(
+                    engine.serve(requests, plan, policy, batch_size=size, on_stop=on_stop)
+                )
                 break
             except OutOfMemory:
                 if size == 1:
                     raise
                 size //= 2
         seconds = (time.monotonic() - began) / len(batch)
-        return [_answer(replies[number], most, seconds) for number in range(len(batch))]
+        cue = cue_text(plan.cue) if on_stop == "probe" else ""
+        return [_answer(replies[number], most, seconds, cue) for number in range(len(batch))]
 
 
-def _answer(reply: Reply, most: int, seconds: float) -> RungAnswer:
-    tokens = reply.think_tokens + reply.visible_tokens
-    finished = reply.finish == "stop" and reply.text is not None and tokens <= most
+def _check_policy(name: str, policy: Policy, engine: HfEngine) -> None:
+    """Refuse a policy of another model, or one that has to be told the kind of answer."""
+    try:
+        if policy.terms.task == MIXED_TASKS:
+            raise PolicyError("it covers mixed tasks, and a rung here takes one of a single task")
+        policy.check_source(engine.identity(), engine.entropy_for(policy))
+    except PolicyError as error:
+        raise PolicyError(f"rung {name!r}: its policy: {error}") from error
+
+
+def _answer(reply: Reply, most: int, seconds: float, cue: str) -> RungAnswer:
+    tokens = reply.think_tokens + reply.probe_tokens + reply.visible_tokens
+    finished = reply.finish != "length" and reply.text is not None and tokens <= most
+    text = f"{cue}{reply.text}".strip() if reply.finish == "stopped" else reply.text
     return RungAnswer(
-        reply.text or "" if finished else "",
+        text or "" if finished else "",
         finished,
         reply.prompt_tokens,
         0,

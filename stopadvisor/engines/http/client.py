@@ -206,17 +206,19 @@ class Client:
         replica: int | None = None,
         opening: bool = False,
         optional: bool = False,
+        header: str | None = None,
     ) -> dict[str, Any]:
         """Send any request and return the JSON object it is answered with.
 
         `path` follows the base URL, without its ``/v1`` where it begins with ``//``.  What is
-        `optional` is waited for five seconds at most.  Errors are those of `complete`.
+        `optional` is waited for five seconds at most.  The value of a `header` of the answer is
+        added under its name.  Errors are those of `complete`.
         """
         return await self._ask(
             method,
             path,
             body or {},
-            self._read_object,
+            partial(self._read_object, header=header),
             replica=replica,
             opening=opening,
             most=OPENING_TIMEOUT if optional else math.inf,
@@ -328,10 +330,12 @@ class Client:
         data = parse_json(text)
         return self.key.hide_in_data(data) if self.key else data
 
-    async def _read_object(self, answer: Body) -> dict[str, Any]:
+    async def _read_object(self, answer: Body, header: str | None = None) -> dict[str, Any]:
         data = self._read(await answer.whole())
         if not isinstance(data, dict):
             raise TypeError(f"expected an object, got {type(data).__name__}")
+        if header is not None:
+            data[header] = answer.response.headers.get(header, "")
         return data
 
     async def _read_completion(self, answer: Body, take: Take | None) -> Completion:

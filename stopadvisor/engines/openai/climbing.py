@@ -66,6 +66,8 @@ class Ascent:
     """Number of the reply in the ladder at which the rule served; None for the reference."""
     answer: str | None = None
     """The short answer of what is served."""
+    gave_up: bool = False
+    """The rule expected every cheap rung to be wrong."""
 
     @property
     def rung(self) -> Rung:
@@ -113,6 +115,7 @@ class Ascent:
                     )
                     for rung, reply in self.replies
                 ),
+                self.gave_up or None,
             ),
         )
 
@@ -147,7 +150,7 @@ async def climb(
     left = leaves_reference and policy.ladder[-1].repeat == 1
     replies: list[tuple[Rung, RungAnswer]] = []
     answers: list[str | None] = []
-    column, at, is_reference = 0, 0, False
+    column, at, is_reference, gave_up = 0, 0, False, False
 
     async def one(ask: Ask, sample: int) -> RungAnswer:
         made = [reply for rung, reply in before if rung == ask.rung]
@@ -161,7 +164,7 @@ async def climb(
     while climber.ask is not None:
         asks = [ask for ask in climber.certain if not (left and ask.is_reference)]
         if not asks:
-            return Ascent(tuple(replies), len(replies), None)
+            return Ascent(tuple(replies), len(replies), None, gave_up=gave_up)
         rungs = [*(rung for rung, _ in replies), *(ask.rung for ask in asks)]
         samples = [rungs[:k].count(rungs[k]) for k in range(len(replies), len(rungs))]
         try:  # at once; the first that fails ends the others
@@ -176,13 +179,14 @@ async def climb(
             answers.append(extract_natural(task, reply.text) if reply.finished else None)
             replies.append((ask.rung, reply))
             column, is_reference = ask.column, ask.is_reference
-            at = climber.observe(
+            judged = climber.observe(
                 answer=answers[-1] or "",
                 finished=reply.finished and known,
                 completion_tokens=reply.completion_tokens,
                 mean_logprob=reply.mean_logprob,
-            ).reply
-    return Ascent(tuple(replies), at, None if is_reference else column, answers[at])
+            )
+            at, gave_up = judged.reply, gave_up or judged.gives_up
+    return Ascent(tuple(replies), at, None if is_reference else column, answers[at], gave_up)
 
 
 @dataclass

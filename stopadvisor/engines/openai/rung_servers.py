@@ -26,6 +26,7 @@ from stopadvisor.engines.http.client import (
 )
 from stopadvisor.engines.http.key import ForwardedKey, Key
 from stopadvisor.engines.openai.each import asked_each
+from stopadvisor.ground.constants import POLICY_HEADER
 from stopadvisor.ground.errors import EngineError, ModelError
 from stopadvisor.probes.asking import Prompt
 from stopadvisor.runs.ladder import Ladder, Rung
@@ -116,7 +117,8 @@ class RungServers:
     ) -> None:
         self._reference = ladder.reference
         self._climbs, self._local = climbs, local
-        self._silent: set[str] = set()
+        # A server stops no reply of which it is asked for log-probabilities.
+        self._silent = {rung.name for rung in ladder.rungs if rung.policy_digest is not None}
         self._clients: dict[str, Client] = {}
         self._free: dict[str, asyncio.Semaphore] = {}
         self._down: dict[str, tuple[float, str]] = {}
@@ -200,8 +202,12 @@ class RungServers:
     ) -> dict[str, Any]:
         client, asks = self._clients[rung.name], logprobs and rung.name not in self._silent
         body = request_of(rung, prompt.messages, max_tokens=max_tokens, logprobs=asks)
+        header = None if rung.policy_digest is None else POLICY_HEADER
         try:
-            return await client.ask("POST", "/chat/completions", body)
+            data = await client.ask("POST", "/chat/completions", body, header=header)
+            if header is not None:
+                _check_policy(rung, data[header])
+            return data
         except Refused as error:
             if not asks or error.status in FINAL:
                 raise
@@ -209,6 +215,13 @@ class RungServers:
         data = await client.ask("POST", "/chat/completions", body)
         self._silent.add(rung.name)
         return data
+
+
+def _check_policy(rung: Rung, said: str) -> None:
+    """Refuse a reply that its server did not give under the rung's policy."""
+    digest = f"{rung.policy_digest:.8}"
+    if not (said.startswith("policy;") and f"digest={digest}" in said):
+        raise EngineError(f"expected a reply under policy {digest}, got {said or 'none':.80}")
 
 
 def _origin(url: str | None) -> tuple[str, str]:

@@ -267,11 +267,13 @@ class Gateway:
             return True
         note_ascent(ascent, reference, record, self.metrics)
         is_left = ascent.at == len(ascent.replies) or record.route == "shadow"
+        gave_up = "; gave-up" if ascent.gave_up else ""
         with bound.used():  # for the audit, too
             if is_left:
-                sender.rung, request.body = reference.name, as_reference(request.body, reference)
+                sender.rung = reference.name + gave_up
+                request.body = as_reference(request.body, reference)
             else:
-                sender.rung = ascent.rung.name
+                sender.rung = ascent.rung.name + gave_up
                 limit = self.settings.timeouts.between
                 await send_served(ascent, served.name, covered, sender, seconds=limit)
             finish = partial(finish_ascent, bound, served.policy, asked, ascent)

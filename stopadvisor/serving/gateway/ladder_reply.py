@@ -56,6 +56,7 @@ async def send_served(
             "rung": asked.rung,
             "discarded_tokens": ascent.discarded_tokens,
             "asked": [each.name for each in asked.asked],
+            **({"gave_up": True} if asked.gave_up else {}),
         },
     }
     try:
