@@ -69,7 +69,13 @@ class AnswerStops:
         )
         flags = np.zeros(vocabulary, dtype=np.uint8)
         for i, text in enumerate(texts):
-            flags[i] = _flags(text)
+            body = text.lstrip()
+            flags[i] = (
+                _NEWLINE * ("\n" in text)
+                | _CONTENT * bool(body)
+                | _ENDS_LINE * ("\n" in body)
+                | _BRACE * ("}" in text)
+            )
         inside = [i for i in stop_ids if i < vocabulary]
         flags[inside] = _EOS
         flags.flags.writeable = False
@@ -220,14 +226,3 @@ class AnswerTokens:
             tail_mass=None if tail_mass is None else min(max(tail_mass, 0.0), 1.0),
             closed_by_itself=self.closed if stops.is_open else None,
         )
-
-
-def _flags(text: str) -> int:
-    """What a token's text holds."""
-    body = text.lstrip()
-    return (
-        _NEWLINE * ("\n" in text)
-        | _CONTENT * bool(body)
-        | _ENDS_LINE * ("\n" in body)
-        | _BRACE * ("}" in text)
-    )

@@ -60,9 +60,14 @@ def find_markers(
             f"think_{given} needs think_{other} as well: thinking has an opener and a closer"
         )
     added = {str(token) for token in tokenizer.get_added_vocab()}
+
+    def is_token(text: str) -> bool:
+        tags = _TAG.findall(text)  # such as ``<think>``; those of gpt-oss have words between
+        return text in added or (bool(tags) and added.issuperset(tags))
+
     template = tokenizer.chat_template
     written = template if isinstance(template, str) else ""
-    found = [pair for pair in KNOWN_MARKERS if all(_is_token(added, text) for text in pair)]
+    found = [pair for pair in KNOWN_MARKERS if all(map(is_token, pair))]
     found += [pair for pair in KNOWN_MARKERS if all(text in written for text in pair)]
     if found:
         opener, closer = found[0]
@@ -75,15 +80,6 @@ def find_markers(
 
 def _name(tokenizer: Any) -> str:
     return str(tokenizer.name_or_path or "the model")
-
-
-def _is_token(added: set[str], text: str) -> bool:
-    """Whether a marker, or each of the tags it consists of, is a token of its own.
-
-    A marker such as ``<think>`` is one tag; those of gpt-oss have words between their tags.
-    """
-    tags = _TAG.findall(text)
-    return text in added or (bool(tags) and added.issuperset(tags))
 
 
 def _marker(tokenizer: Any, text: str) -> Marker:

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stopadvisor.collection.collect import make_prompts
 from stopadvisor.engines.answer_end import AnswerStops
 from stopadvisor.engines.chat import Marker
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import make_requests, policy_plan
-from stopadvisor.probes.asking import Engine, OnStop, RawTrace
+from stopadvisor.probes.asking import Engine, OnStop
 from stopadvisor.workload.questions import read_workload
 from tests.engines.fake_server import TINY, Story, fake_server, ids_of, words
 from tests.engines.online_policies import bound
@@ -77,33 +76,6 @@ def test_probes_equal_reading_everything_again(
         counted = max(1, own)
         assert probe.mean_logprob == pytest.approx(reference.logprobs[:counted].mean(), abs=5e-5)
         assert probe.mean_entropy == pytest.approx(reference.entropies[:counted].mean(), abs=5e-5)
-
-
-def test_the_server_gives_what_the_local_engine_gives(tiny_reasoner: HfEngine) -> None:
-    questions = make_prompts(read_workload(TINY.parent / "hard.jsonl").questions[:3], None)
-    own = replace(OPEN_PLAN, budgets=(0, 100, 120), max_think=400, entropy="full")
-    local = tiny_reasoner.probe(questions, own)
-    closer = words().closer.text
-    found: list[RawTrace] = []
-    for question, trace in zip(questions, local, strict=True):
-        said = {
-            p.think_tokens: p.text + "\n" + (closer if p.closed_by_itself else "Wait")
-            for p in trace.probes
-        }
-        assert ids_of(trace.thinking) == list(trace.thinking_ids)
-        story = Story(thinking=trace.thinking, forced=said.__getitem__, cue=own.cue)
-        with fake_server(story=story) as server, engine_at(server) as engine:
-            found += engine.probe([question], replace(own, entropy="top-k:20"))
-    assert {p.closed_by_itself for t in local for p in t.probes} == {True, False}
-
-    def seen(traces: Sequence[RawTrace]) -> list[tuple[Any, ...]]:
-        return [
-            (p.budget, p.think_tokens, p.text, p.closed_by_itself, p.ended)
-            for trace in traces
-            for p in trace.probes
-        ]
-
-    assert seen(found) == seen(local)
 
 
 @pytest.mark.parametrize(

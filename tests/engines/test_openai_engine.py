@@ -13,25 +13,13 @@ import anyio.lowlevel
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from stopadvisor.collection.collect import make_prompts
-from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.openai import open_servers
 from stopadvisor.engines.openai.each import asked_each
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.ground.constants import CUES
 from stopadvisor.ground.errors import EngineError, ModelError
 from stopadvisor.probes.asking import ProbePlan, Prompt, RawTrace
-from stopadvisor.workload.questions import read_workload
-from tests.engines.fake_server import (
-    TINY,
-    FakeServer,
-    Story,
-    end_id,
-    fake_server,
-    ids_of,
-    logprob,
-    words,
-)
+from tests.engines.fake_server import FakeServer, Story, end_id, fake_server, ids_of, logprob, words
 
 PLAN = ProbePlan(
     budgets=(0, 4, 12, 200), cue=CUES["terse"], max_think=200, greedy=True, entropy="top-k:20"
@@ -80,27 +68,6 @@ def test_a_trace_and_its_probes() -> None:
     answer, probe = ids_of(" 5"), trace.probes[0]
     assert probe.probe_tokens == len(answer) + 1
     assert probe.mean_logprob == pytest.approx(sum(map(logprob, answer)) / len(answer))
-
-
-def test_own_positions_are_those_of_the_local_engine(tiny_reasoner: HfEngine) -> None:
-    """The server says what the local engine has drawn, and is asked at the same places."""
-    (question, *_) = make_prompts(read_workload(TINY.parent / "arithmetic.jsonl").questions, None)
-    marks = tuple(tuple(ids_of(text)) for text in (" Wait", " Hold on"))
-    plan = replace(PLAN, schedule="marker", markers=marks, entropy="full").with_stride(40)
-    (local,) = tiny_reasoner.probe([question], plan)
-    assert local.marker_positions
-    assert set(local.marker_positions) < {p.budget for p in local.probes}
-    answers = {p.budget: p.text + "\n" for p in local.probes}
-
-    assert ids_of(local.thinking) == list(local.thinking_ids)
-    story = Story(thinking=local.thinking, forced=answers.__getitem__)
-    with fake_server(story=story) as server, engine_at(server) as engine:
-        (served,) = engine.probe([question], replace(plan, entropy="top-k:20"))
-    assert served.marker_positions == local.marker_positions
-    assert served.thinking_ids == local.thinking_ids
-    assert [(p.budget, p.think_tokens, p.text, p.ended) for p in served.probes] == [
-        (p.budget, p.think_tokens, p.text, p.ended) for p in local.probes
-    ]
 
 
 def test_visible_answers_stand_at_own_positions() -> None:
@@ -159,16 +126,6 @@ def test_thinking_that_ends_without_being_closed(sends_end: bool) -> None:
     trace = probed(replace(PLAN, budgets=()), story=story, sends_end=sends_end)
     assert (trace.thinking, trace.finish) == ("3+4", "stop")
     assert (trace.natural_text, trace.natural_tokens) == (None, 0)
-
-
-@pytest.mark.parametrize(
-    ("cap", "tokens", "finish"),
-    [(LENGTH - 1, LENGTH - 1, "length"), (LENGTH, LENGTH, "stop"), (5, 5, "length")],
-)
-def test_thinking_is_cut_at_its_cap(cap: int, tokens: int, finish: str) -> None:
-    trace = probed(replace(PLAN, budgets=(0, 4), max_think=cap))
-    assert (trace.trace_tokens, trace.finish) == (tokens, finish)
-    assert (trace.natural_text is None) == (finish == "length")
 
 
 @pytest.mark.parametrize("sends_end", [True, False])

@@ -246,6 +246,7 @@ WRONG: list[tuple[str, Any]] = [
     ("token_logprobs", [-0.1, math.nan]),
     ("token_logprobs", [-0.1, -math.inf]),
     ("token_logprobs", [-0.1, math.inf]),
+    ("token_logprobs", [-0.1, -(10**400)]),
     ("token_logprobs", [-0.1, "-0.2"]),
     ("token_logprobs", [-0.1, False]),
     ("top_logprobs", [{"a": -0.1}, {"b": 5.0}]),

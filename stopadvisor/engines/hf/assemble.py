@@ -61,7 +61,16 @@ def assemble(
     heads = int(text.num_attention_heads)
     kv_heads = int(getattr(text, "num_key_value_heads", None) or heads)
     runner = Runner(loaded, heads // kv_heads, *window)
-    _self_check(model, runner, int(loaded.get_output_embeddings().weight.shape[0]))
+    try:
+        with torch.inference_mode():
+            check_branches(runner, int(loaded.get_output_embeddings().weight.shape[0]))
+    except ModelError as error:
+        raise ModelError(f"{model}: {error}") from error
+    except Exception as error:  # any model's code may run here
+        raise ModelError(
+            f"{model}: {type(loaded).__name__} cannot be probed over a kept cache "
+            f"({first_line(error)}); use another model"
+        ) from error
 
     generation, quantisation = loaded.generation_config, _quantisation(config)
     rope = (getattr(text, "rope_parameters", None) or {}).get("rope_type")
@@ -183,19 +192,6 @@ def _check_fits(
         place="this machine" if target.type == "cpu" else "the GPU",
         patient=patient or target.type != "cpu",
     )
-
-
-def _self_check(model: str, runner: Runner, vocabulary: int) -> None:
-    try:
-        with torch.inference_mode():
-            check_branches(runner, vocabulary)
-    except ModelError as error:
-        raise ModelError(f"{model}: {error}") from error
-    except Exception as error:  # any model's code may run here
-        raise ModelError(
-            f"{model}: {type(runner.model).__name__} cannot be probed over a kept cache "
-            f"({first_line(error)}); use another model"
-        ) from error
 
 
 def _quantisation(config: Any) -> dict[str, Any] | None:

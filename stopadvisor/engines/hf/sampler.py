@@ -85,7 +85,11 @@ class Sampler:
 
     def _invert(self, scores: Tensor, numbers: Tensor) -> Tensor:
         """Turn uniform numbers into tokens: the first whose cumulative probability exceeds it."""
-        candidates, settings = self._candidates(scores), self.sampling
+        settings, candidates = self.sampling, None  # those that may be drawn, likeliest first
+        if 0 < settings.top_k < scores.shape[1]:
+            candidates = scores.topk(settings.top_k, dim=-1).indices
+        elif settings.top_p < 1.0 or settings.min_p > 0.0:
+            candidates = scores.argsort(dim=-1, descending=True, stable=True)
         if candidates is not None:
             scores = scores.gather(1, candidates)  # (rows, n_candidates), falling
         weights = scores.to(numbers.dtype).softmax(dim=-1)
@@ -101,12 +105,3 @@ class Sampler:
         choice = torch.searchsorted(cumulative, target, right=True)
         choice = choice.clamp_max(scores.shape[1] - 1)
         return (choice if candidates is None else candidates.gather(1, choice))[:, 0]
-
-    def _candidates(self, scores: Tensor) -> Tensor | None:
-        """Return the tokens that may be drawn, likeliest first; None when all of them may."""
-        settings, width = self.sampling, scores.shape[1]
-        if 0 < settings.top_k < width:
-            return scores.topk(settings.top_k, dim=-1).indices
-        if settings.top_p < 1.0 or settings.min_p > 0.0:
-            return scores.argsort(dim=-1, descending=True, stable=True)
-        return None

@@ -62,7 +62,7 @@ _KEEP_ALIVE = 4.0
 
 _BROKEN = (httpx2.HTTPError, TimeoutError, EOFError)
 """What a connection that fails raises."""
-_MALFORMED = (ValueError, KeyError, TypeError, IndexError, AttributeError)
+_MALFORMED = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError)
 """What reading an answer that does not look like one raises."""
 FINAL = {401, 402, 403}
 """Statuses of a key, or an account, with which nothing can be asked."""
@@ -289,7 +289,13 @@ class Client:
                 await response.aclose()
         except _BROKEN as error:
             server.rest()
-            raise TransientError(f"{server.url}: {self._one_line(_reason(error))}") from error
+            # Some of the library's errors have no text.
+            reason = str(error) or type(error).__name__
+            if isinstance(error, httpx2.ReadTimeout | TimeoutError):
+                reason = "no answer within --request-timeout"
+            elif isinstance(error, httpx2.TimeoutException):
+                reason = f"timed out ({type(error).__name__})"
+            raise TransientError(f"{server.url}: {self._one_line(reason)}") from error
         except UnacceptableError as error:
             raise Refused(f"{server.url} {self._one_line(str(error))}", status) from None
         except _MALFORMED as error:
@@ -361,12 +367,3 @@ class Client:
         # Hidden before it is cut: of half a key nothing would be recognised.
         text = self.key.hide(text) if self.key else text
         return " ".join(text.split())[:_SHOWN]
-
-
-def _reason(error: Exception) -> str:
-    """Name a failure of the connection; some of the library's errors have no text."""
-    if isinstance(error, httpx2.ReadTimeout | TimeoutError):
-        return "no answer within --request-timeout"
-    if isinstance(error, httpx2.TimeoutException):
-        return f"timed out ({type(error).__name__})"
-    return str(error) or type(error).__name__

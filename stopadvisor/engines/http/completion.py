@@ -12,6 +12,7 @@ import math
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import httpx2
@@ -198,13 +199,14 @@ def read_completion(data: Mapping[str, Any]) -> Completion:
     if finish is None:
         raise ValueError("finish_reason must be 'stop' or 'length', got none")
     ids, logprobs, top = _read_ids(choice), given.get("token_logprobs"), given.get("top_logprobs")
+    own = partial(_read_logprob, finite=True)
     return Completion(
         token_ids=None if ids is None else tuple(ids),
-        logprobs=None if logprobs is None else tuple(_read_logprob(x) for x in logprobs),
+        logprobs=None if logprobs is None else tuple(map(own, logprobs)),
         top_logprobs=(
             None
             if top is None
-            else tuple(tuple(sorted(map(_read_top, t.values()), reverse=True)) for t in top)
+            else tuple(tuple(sorted(map(_read_logprob, t.values()), reverse=True)) for t in top)
         ),
         finish_reason=finish,
         prompt_tokens=prompt,
@@ -257,17 +259,14 @@ def _read_ids(choice: Mapping[str, Any]) -> list[int] | None:
     return list(values)
 
 
-def _read_logprob(value: Any) -> float:
-    """Return the log-probability of a token that was decoded."""
-    if not math.isfinite(_read_top(value)):
-        raise ValueError(f"a log-probability must be finite, got {value!r:.40}")
-    return _read_top(value)
-
-
-def _read_top(value: Any) -> float:
-    """Return the log-probability of a token that may be impossible."""
+def _read_logprob(value: Any, *, finite: bool = False) -> float:
+    """Return a token's log-probability, which is `finite` where it was decoded."""
     # Not `<=` turned round: NaN compares as false.
-    if type(value) not in (int, float) or not value <= _ROUNDING:
+    if (
+        type(value) not in (int, float)
+        or not value <= _ROUNDING
+        or (finite and not math.isfinite(value))
+    ):
         raise ValueError(f"a log-probability must be a number <= 0, got {value!r:.40}")
     return min(float(max(value, -math.inf)), 0.0)
 

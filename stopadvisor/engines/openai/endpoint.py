@@ -143,13 +143,16 @@ async def find_model(client: Client, number: int) -> Endpoint:
     except EngineError as error:
         raise ModelError(f"cannot use the server: {error}") from error
     found = listed.get("data")
+    folder = Path(client.model)  # the model may go by its name, or by its folder
     entries = [
         entry
         for entry in (found if isinstance(found, list) else ())
         if isinstance(entry, dict) and _name(entry.get("id"))
     ]
     for entry in entries:
-        if any(_same(_name(entry.get(name)), client.model) for name in ("id", "root")):
+        names = {_name(entry.get("id")), _name(entry.get("root"))} - {None}
+        folders = {Path(str(name)).resolve() for name in names} if folder.is_dir() else set()
+        if client.model in names or folder.resolve() in folders:
             client.model = entry["id"]
             try:
                 context = read_count(entry.get("max_model_len"), "max_model_len") or None
@@ -165,13 +168,6 @@ def _name(value: Any) -> str | None:
     if isinstance(value, str) and 0 < len(value) <= _LONGEST_NAME and value.isprintable():
         return value
     return None
-
-
-def _same(name: str | None, model: str) -> bool:
-    """Whether a server's name for a model is ours, or both are the same folder."""
-    if name is None or name == model:
-        return name == model
-    return Path(model).is_dir() and Path(name).resolve() == Path(model).resolve()
 
 
 async def _check_ids(client: Client, number: int) -> None:
