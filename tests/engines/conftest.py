@@ -16,9 +16,8 @@ from stopadvisor.engines.hf import load_engine
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.hf.sampler import Sampler
 from stopadvisor.engines.http import servers
+from tests.engines.online_policies import TINY_REASONER
 from tests.engines.tiny import Reprefill, byte_tokenizer, save_model
-
-TINY_REASONER = Path(__file__).parents[2] / "samples" / "tiny-reasoner"
 
 
 @pytest.fixture(scope="session")
@@ -57,8 +56,6 @@ def engines(random_engine: HfEngine, windowed_engine: HfEngine) -> dict[str, HfE
 
 @pytest.fixture(scope="session")
 def tiny_reasoner() -> HfEngine:
-    if not (TINY_REASONER / "model.safetensors").exists():
-        pytest.skip("the tiny reasoner is not there")
     return load_engine(str(TINY_REASONER), device="cpu")
 
 

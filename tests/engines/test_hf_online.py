@@ -143,6 +143,33 @@ def answers(
     return [found[i] for i in range(len(questions))]
 
 
+def check(
+    policy: Policy, traces: Sequence[RawTrace], replies: Sequence[Reply], on_stop: OnStop = "probe"
+) -> list[int | None]:
+    """Hold replies against recorded probes; returns where they stop."""
+    stops = []
+    for reply, trace in zip(replies, traces, strict=True):
+        replayed = replay(policy, trace, on_stop)
+        position, asked = replayed.position, replayed.asked
+        stops.append(position)
+        assert (reply.budget, reply.n_probes) == (position, len(asked))
+        assert reply.probe_tokens == sum(probe.probe_tokens for probe in asked)
+        assert reply.prompt_tokens == trace.prompt_tokens
+        if position is None:
+            assert (reply.text, reply.finish) == (trace.natural_text, trace.finish)
+            assert (reply.thinking, reply.stopped_at) == (trace.thinking, None)
+            assert reply.think_tokens == trace.trace_tokens
+            assert reply.visible_tokens == trace.natural_tokens
+            continue
+        unasked = on_stop == "answer" and position == policy.trigger.stop_at
+        assert (reply.finish, reply.stopped_at) == ("stopped", len(asked) - (not unasked))
+        assert trace.thinking.startswith(reply.thinking)
+        assert bool(reply.visible_tokens) == (on_stop == "answer")
+        if on_stop == "probe":
+            assert reply.text == asked[-1].text
+    return stops
+
+
 # --- Stops are those of the recorded probes -------------------------------------------------------
 
 
@@ -157,26 +184,13 @@ def test_stops_and_answers_are_those_of_recorded_probes(
 ) -> None:
     traces = recorded[temperature]
     policy = middling(tiny_reasoner, family, traces, sampling=_sampling(temperature))
-    found = [replay(policy, trace) for trace in traces]
-    stops = [each.position for each in found]
+    replies = answers(tiny_reasoner, questions, policy, batch_size=16)
+    stops = check(policy, traces, replies)
     assert 4 < sum(stop is not None for stop in stops) < N - 4
     assert len(set(stops)) > 2
-    replies = answers(tiny_reasoner, questions, policy, batch_size=16)
-    for reply, trace, each in zip(replies, traces, found, strict=True):
-        assert reply.budget == each.position
-        assert reply.n_probes == len(each.asked)
-        assert reply.probe_tokens == sum(probe.probe_tokens for probe in each.asked)
-        if each.position is None:
-            assert (reply.text, reply.finish) == (trace.natural_text, trace.finish)
-            assert (reply.thinking, reply.stopped_at) == (trace.thinking, None)
-            assert reply.think_tokens == trace.trace_tokens
-            assert reply.visible_tokens == trace.natural_tokens
-        else:
-            assert (reply.text, reply.finish) == (each.asked[-1].text, "stopped")
-            assert (reply.stopped_at, reply.visible_tokens) == (len(each.asked) - 1, 0)
-            assert trace.thinking.startswith(reply.thinking)
-            assert reply.think_tokens == each.position + 1  # has it ended just here?
-        assert reply.prompt_tokens == trace.prompt_tokens
+    for reply in replies:
+        # Stopped, it shows by one token more that it has not ended just here.
+        assert reply.budget is None or reply.think_tokens == reply.budget + 1
 
 
 @pytest.mark.parametrize("batch_size", [1, 5])
@@ -278,22 +292,6 @@ def test_policies_stop_where_recorded_probes_say_wherever_they_probe(
     policy = bound(tiny_reasoner, content, on_stop=on_stop)
     traces = probed(policy)
     found = answers(tiny_reasoner, questions[:8], policy, batch_size=5, on_stop=on_stop)
-    stops = []
-    for reply, trace in zip(found, traces, strict=True):
-        replayed = replay(policy, trace, on_stop)
-        position, asked = replayed.position, replayed.asked
-        stops.append(position)
-        assert reply.budget == position
-        assert reply.n_probes == len(asked)
-        assert reply.probe_tokens == sum(probe.probe_tokens for probe in asked)
-        if position is None:
-            assert (reply.text, reply.finish) == (trace.natural_text, trace.finish)
-            continue
-        unasked = on_stop == "answer" and position == trigger.stop_at
-        assert reply.stopped_at == len(asked) - (not unasked)
-        assert trace.thinking.startswith(reply.thinking)
-        assert bool(reply.visible_tokens) == (on_stop == "answer")
-        if on_stop == "probe":
-            assert reply.text == asked[-1].text
+    stops = check(policy, traces, found, on_stop)
     assert trigger.stop_at is None or half in stops, stops
     assert len(set(stops)) > 1, stops

@@ -303,33 +303,6 @@ def test_missing_log_probabilities_are_a_probe_that_fails() -> None:
     assert (found.answer.failed_probes, found.content) == (1, Story().visible)
 
 
-def test_thinking_that_fails_is_an_error() -> None:
-    engine = FakeEngine(fails=("think",))
-    with pytest.raises(RuntimeError, match="does not like it"):
-        answered(engine)
-    assert not engine.running
-
-
-@pytest.mark.parametrize("kind", ["think", "probe", "answer"])
-def test_whoever_gives_up_a_request_gives_up_all_of_it(kind: str) -> None:
-    engine = FakeEngine(hangs=(kind,), pace=0.001)
-    policy = policy_of(on_stop="answer" if kind == "answer" else "probe")
-
-    async def ask() -> None:
-        model = bound_at(engine, policy).model.for_request("chatcmpl-1", None)
-        trace = model.begin(model.chat.prompt_ids(QUESTION), Prompt("key", tuple(QUESTION)))
-        task = asyncio.create_task(model.live(trace, policy, task="numeric").answer())
-        while not any(kind in name for name in engine.running):
-            await asyncio.sleep(0.01)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(ask())
-    assert not engine.running
-    assert any(kind in name for name in engine.aborted)
-
-
 def test_probes_are_cheap() -> None:
     """No log-probabilities where the rule reads none; else as many as it reads.
 

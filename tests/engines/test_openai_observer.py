@@ -15,8 +15,7 @@ from stopadvisor.engines.openai.served_model import open_client
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import Reply, make_requests, policy_plan
 from tests.engines.fake_server import BREAKS, FAULTS, FakeServer, Story, fake_server, ids_of, words
-from tests.engines.test_openai_engine import engine_at
-from tests.engines.test_openai_online import LENGTH, NEVER, THINKING, bound_at, policy_of
+from tests.engines.test_openai_online import LENGTH, NEVER, THINKING, bound_at, one, policy_at
 
 ANSWER = ids_of(Story().visible)
 
@@ -45,11 +44,6 @@ class Watcher:
         assert seconds >= 0
         self.probes += failed is None
         self.failures += [] if failed is None else [failed]
-
-
-def policy_at(server: FakeServer, **changes: Any) -> Policy:
-    with engine_at(server) as engine:
-        return policy_of(engine, **changes)
 
 
 def watched(
@@ -82,14 +76,6 @@ def watched(
     return asyncio.run(work()), watcher
 
 
-def unwatched(server: FakeServer, policy: Policy) -> Reply:
-    with engine_at(server) as engine:
-        asked = make_requests(["3+4"], policy)
-        plan = policy_plan(policy, at_server=True)
-        ((_, reply),) = engine.serve(asked, plan, policy, on_stop=policy.on_stop)
-    return reply
-
-
 @pytest.mark.parametrize("sends_end", [True, False])
 @pytest.mark.parametrize(
     "changes",
@@ -100,7 +86,7 @@ def test_what_is_shown_is_what_is_replied(changes: dict[str, Any], sends_end: bo
     with fake_server(pace=0.001, sends_end=sends_end) as server:
         policy = policy_at(server, **changes)
         reply, seen = watched(server, policy)
-        plain = unwatched(server, policy)
+        plain = one(server, policy=policy)
     assert replace(reply, seconds=0.0) == replace(plain, seconds=0.0)
     length = LENGTH if reply.budget is None else reply.budget
     assert seen.thinking == THINKING[: min(length, policy.terms.max_think or 0)]

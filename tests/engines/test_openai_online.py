@@ -63,9 +63,17 @@ def policy_of(engine: OpenAiEngine, /, **changes: Any) -> Policy:
 NEVER: dict[str, Any] = {"decision_threshold": 9.0, "threshold": 9.0}
 
 
-def _one(server: FakeServer, faults: Sequence[str] = (), **changes: Any) -> Reply:
+def policy_at(server: FakeServer, **changes: Any) -> Policy:
     with engine_at(server) as engine:
-        policy = policy_of(engine, **changes)
+        return policy_of(engine, **changes)
+
+
+def one(
+    server: FakeServer, faults: Sequence[str] = (), *, policy: Policy | None = None, **changes: Any
+) -> Reply:
+    """The reply to one question."""
+    with engine_at(server) as engine:
+        policy = policy or policy_of(engine, **changes)
         server.faults = list(faults)
         asked, plan = make_requests(["3+4"], policy), policy_plan(policy, at_server=True)
         ((number, reply),) = engine.serve(asked, plan, policy, on_stop=policy.on_stop)
@@ -95,7 +103,7 @@ def _one(server: FakeServer, faults: Sequence[str] = (), **changes: Any) -> Repl
 )
 def test_a_reply_and_what_it_took(changes: dict[str, Any], expected: tuple[Any, ...]) -> None:
     with fake_server() as server:
-        reply = _one(server, **changes)
+        reply = one(server, **changes)
     names = "finish stopped_at budget text answer n_probes think_tokens visible_tokens"
     assert tuple(getattr(reply, name) for name in names.split()) == expected
     assert reply.probe_tokens == reply.n_probes * FORCED
@@ -106,7 +114,7 @@ def test_a_reply_and_what_it_took(changes: dict[str, Any], expected: tuple[Any, 
 @pytest.mark.parametrize("on_stop", ["probe", "answer"])
 def test_what_is_sent_is_prompt_and_thinking_as_they_stood(on_stop: str) -> None:
     with fake_server() as server:
-        reply = _one(server, on_stop=on_stop)
+        reply = one(server, on_stop=on_stop)
         prompts = [body["prompt"] for body in server.asked]
         tokens = [body["max_tokens"] for body in server.asked]
     prompt, closer = prompts[0], list(words().closer.ids)
@@ -120,7 +128,7 @@ def test_what_is_sent_is_prompt_and_thinking_as_they_stood(on_stop: str) -> None
 
 def test_a_trace_that_ends_at_once_is_not_probed() -> None:
     with fake_server(story=Story(thinking="")) as server:
-        reply = _one(server)
+        reply = one(server)
     assert (reply.finish, reply.think_tokens, reply.n_probes) == ("stop", 0, 0)
 
 
@@ -155,8 +163,8 @@ def test_as_many_are_asked_at_once_as_there_are_places() -> None:
 
 def test_requests_that_fail_in_passing_are_asked_again() -> None:
     with fake_server() as server:
-        calm = _one(server)
-        reply = _one(server, ["429", "", "500", "", "truncated", "", "close", ""])  # each once
+        calm = one(server)
+        reply = one(server, ["429", "", "500", "", "truncated", "", "close", ""])  # each once
     assert replace(reply, seconds=0.0) == replace(calm, seconds=0.0)
 
 
@@ -188,7 +196,7 @@ def test_policies_probe_and_stop_where_their_trigger_says(name: str, on_stop: On
     expected = recorded_positions(trigger, LENGTH, at)
     assert expected
     with fake_server() as server:
-        reply = _one(server, on_stop=on_stop, **changes)
+        reply = one(server, on_stop=on_stop, **changes)
         prompts = [body["prompt"] for body in server.asked]
     stops = trigger.stop_at is not None
     assert stops == (expected[-1] == trigger.stop_at)
@@ -210,10 +218,10 @@ def test_markers_cost_no_request_a_token() -> None:
     """Thinking is asked for in pieces; what was drawn after a stop counts as drawn."""
     _, changes = elsewhere("marker")
     with fake_server() as server:
-        reply = _one(server, **changes)
+        reply = one(server, **changes)
         asked = [body for body in server.asked if body["max_tokens"] != 16]
         assert len(asked) <= LENGTH // 64 + 1 + reply.n_probes < LENGTH / 2
-        stopped = _one(server, **changes | {"threshold": 0.0, "decision_threshold": 0.0})
+        stopped = one(server, **changes | {"threshold": 0.0, "decision_threshold": 0.0})
     assert (stopped.finish, stopped.n_probes) == ("stopped", 1)
     assert stopped.budget is not None
     assert stopped.budget < stopped.think_tokens <= 64
@@ -254,8 +262,7 @@ def test_a_policy_that_does_not_fit_the_server_is_refused(
     changes: dict[str, Any], said: str
 ) -> None:
     with fake_server() as server:
-        with engine_at(server) as engine:
-            policy = policy_of(engine, **changes)
+        policy = policy_at(server, **changes)
         with pytest.raises(PolicyError, match=said):
             _ask(server, policy)
 

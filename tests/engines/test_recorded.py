@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from stopadvisor.collection.collect import make_prompts
-from stopadvisor.engines.hf import load_engine
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.ground.errors import EngineError
 from stopadvisor.probes.asking import ProbePlan, Prompt, RawTrace
@@ -19,11 +18,6 @@ from tests.engines.test_openai_engine import engine_at
 
 PLAN = ProbePlan((0, 8, 32, 64), cue="\n\nFinal answer:", max_think=300, greedy=True)
 SAMPLES = TINY_REASONER.parent
-
-
-@pytest.fixture(scope="module")
-def reasoner() -> HfEngine:
-    return load_engine(str(TINY_REASONER), device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -57,36 +51,36 @@ FIGURES = ("mean_logprob", "mean_entropy")
     ids=["probe", "answer", "open"],
 )
 def test_probes_of_recorded_thinking_are_those_of_live_thinking(
-    reasoner: HfEngine, prompts: list[Prompt], plan: ProbePlan, monkeypatch: pytest.MonkeyPatch
+    tiny_reasoner: HfEngine, prompts: list[Prompt], plan: ProbePlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    live = reasoner.probe(prompts, plan)
+    live = tiny_reasoner.probe(prompts, plan)
     assert {trace.finish for trace in live} == {"stop", "length"}  # both kinds
     monkeypatch.setattr(
         "stopadvisor.engines.hf.local_model.RollingBatch",
         lambda *_: pytest.fail("thinking is drawn"),
     )
-    check_equal(reasoner.probe(recorded(prompts, live), plan), live)
+    check_equal(tiny_reasoner.probe(recorded(prompts, live), plan), live)
     # Under a smaller cap, the recorded thinking is cut there.
-    cut = reasoner.probe(recorded(prompts, live), replace(plan, max_think=16, budgets=(0, 8)))
+    cut = tiny_reasoner.probe(recorded(prompts, live), replace(plan, max_think=16, budgets=(0, 8)))
     assert {(trace.trace_tokens, trace.finish) for trace in cut} == {(16, "length")}
 
 
 @pytest.mark.integration
 def test_thinking_that_ended_without_its_closer_is_not_cut(
-    reasoner: HfEngine, prompts: list[Prompt]
+    tiny_reasoner: HfEngine, prompts: list[Prompt]
 ) -> None:
     traces = [RecordedTrace("t:1", "7 - 5", None, ended) for ended in (True, False)]
     asked = [replace(p, recorded=t) for p, t in zip(prompts, traces, strict=False)]
-    found = reasoner.probe(asked, PLAN)
+    found = tiny_reasoner.probe(asked, PLAN)
     assert [trace.finish for trace in found] == ["stop", "length"]
     assert [trace.natural_text for trace in found] == [None, None]
 
 
 @pytest.mark.integration
-def test_a_batch_is_recorded_or_drawn(reasoner: HfEngine, prompts: list[Prompt]) -> None:
+def test_a_batch_is_recorded_or_drawn(tiny_reasoner: HfEngine, prompts: list[Prompt]) -> None:
     mixed = [replace(prompts[0], recorded=RecordedTrace("t:1", "a", "b")), *prompts[1:]]
     with pytest.raises(EngineError, match="recorded trace or none, got 1 of 10"):
-        reasoner.probe(mixed, PLAN)
+        tiny_reasoner.probe(mixed, PLAN)
 
 
 @pytest.mark.parametrize(

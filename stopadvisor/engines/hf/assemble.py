@@ -73,15 +73,19 @@ def assemble(
         ) from error
 
     generation, quantisation = loaded.generation_config, _quantisation(config)
-    rope = (getattr(text, "rope_parameters", None) or {}).get("rope_type")
+    revision = content_revision(folder) if folder else getattr(config, "_commit_hash", None)
+    rope, remarks = (getattr(text, "rope_parameters", None) or {}).get("rope_type"), []
+    if rope in ("dynamic", "longrope"):
+        remarks.append(
+            f"positions are scaled by the longest sequence of a batch (rope type {rope!r}): beyond "
+            "the model's original context, results depend on the batch"
+        )
     identity = {
         "engine": "hf",
         "engine_version": transformers.__version__,
         "torch": torch.__version__,
         "model": folder.resolve().name if folder is not None else model,
-        "model_revision": content_revision(folder)
-        if folder is not None
-        else getattr(config, "_commit_hash", None),
+        "model_revision": revision,
         "dtype": str(loaded.dtype).removeprefix("torch."),
         "attention": "sdpa",
         "device": loaded.device.type,
@@ -94,12 +98,7 @@ def assemble(
         chat=chat,
         stop_ids=stop_ids(generation, chat.tokenizer),
         model_identity=identity,
-        remarks=[]
-        if rope not in ("dynamic", "longrope")
-        else [
-            f"positions are scaled by the longest sequence of a batch (rope type {rope!r}): beyond "
-            "the model's original context, results depend on the batch"
-        ],
+        remarks=remarks,
     )
 
 
