@@ -22,7 +22,6 @@ from stopadvisor.ground.errors import ModelError
 __all__ = [
     "LoadedTokenizer",
     "content_revision",
-    "generation_settings",
     "load_tokenizer",
     "quiet",
     "require_hub",
@@ -96,8 +95,8 @@ class LoadedTokenizer:
         return stop_ids(self.generation, self.tokenizer)
 
 
-def load_tokenizer(model: str) -> LoadedTokenizer:
-    """Load a tokenizer with the model's generation settings, from a folder or from the Hub.
+def load_tokenizer(model: str, *, settings_of: str | None = None) -> LoadedTokenizer:
+    """Load a tokenizer with the model's generation settings, or another's, from folder or Hub.
 
     `ModelError`: there is no such model here or there, or it has no tokenizer.
     """
@@ -112,10 +111,10 @@ def load_tokenizer(model: str) -> LoadedTokenizer:
             raise ModelError(
                 f"cannot load the tokenizer of model {model!r}: {first_line(error)}"
             ) from error
-        return LoadedTokenizer(tokenizer, generation_settings(model))
+        return LoadedTokenizer(tokenizer, _generation_settings(settings_of or model))
 
 
-def generation_settings(model: str) -> Any:
+def _generation_settings(model: str) -> Any:
     """Read a model's generation settings; a model without them has those of its configuration."""
     from transformers import AutoConfig, GenerationConfig
 

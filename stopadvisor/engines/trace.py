@@ -53,12 +53,7 @@ class TraceEnd:
     cut: bool = False
     over: bool = False
     limit: int | None = None
-    """Most tokens of all, where that alone cuts the trace."""
-
-    @classmethod
-    def unbounded(cls, closer: tuple[int, ...], stop_ids: tuple[int, ...], limit: int) -> TraceEnd:
-        """Let thinking and answer share `limit` tokens as they like, as without a policy."""
-        return cls(closer, stop_ids, limit, limit, limit=limit)
+    """Most tokens of all, where that alone cuts the trace: thinking and answer share them."""
 
     @property
     def most(self) -> int:

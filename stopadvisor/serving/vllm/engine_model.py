@@ -76,9 +76,8 @@ class EngineModel:
         With a `limit` that alone cuts it, and the policy's caps do not.
         """
         plan, closer = self.plan, self.chat.closer.ids
-        end = TraceEnd(closer, self.stop_ids, plan.max_think, plan.answer_cap)
-        if limit is not None:
-            end = TraceEnd.unbounded(closer, self.stop_ids, limit)
+        caps = (plan.max_think, plan.answer_cap) if limit is None else (limit, limit)
+        end = TraceEnd(closer, self.stop_ids, *caps, limit=limit)
         return Trace(prompt_ids, prompt, plan, None, end)
 
     def live(

@@ -48,12 +48,7 @@ class StopAdvisorPlugin:
     async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:
         """Hold the policies against the engine; from here on requests are answered."""
         with _one_line():
-            from stopadvisor.engines.model_files import (
-                LoadedTokenizer,
-                generation_settings,
-                load_tokenizer,
-                quiet,
-            )
+            from stopadvisor.engines.model_files import load_tokenizer
             from stopadvisor.serving.audits import Auditors
             from stopadvisor.serving.metrics import Metrics
             from stopadvisor.serving.vllm.adapter import VllmEngine, facts_of
@@ -61,11 +56,7 @@ class StopAdvisorPlugin:
             from stopadvisor.serving.vllm.route import PolicyRoute
 
             facts = facts_of(engine_client, args, self._version)
-            tokenizer = load_tokenizer(facts.tokenizer)
-            if facts.tokenizer != facts.model:
-                with quiet():
-                    generation = generation_settings(facts.model)
-                tokenizer = LoadedTokenizer(tokenizer.tokenizer, generation)
+            tokenizer = load_tokenizer(facts.tokenizer, settings_of=facts.model)
             metrics, settings = Metrics(), self._settings
             loop = asyncio.get_running_loop()
             metrics.tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
