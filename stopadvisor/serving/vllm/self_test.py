@@ -88,7 +88,8 @@ class _SelfTest:
         await self._aborted()
 
     def _trace(self) -> Trace:
-        end = TraceEnd.unbounded(self.model.chat.closer.ids, (), self.most)
+        most = self.most
+        end = TraceEnd(self.model.chat.closer.ids, (), most, most, limit=most)
         return Trace(self.prompt, Prompt("self-test", _QUESTION), self.model.plan, None, end)
 
     async def _thought(self, seldom: bool) -> list[int]:
