@@ -14,8 +14,7 @@ from stopadvisor.ground.fields import parse, plain
 from stopadvisor.policy.file import Format, encode_policy
 from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.policy.shown import certificate_of
-from stopadvisor.policy.terms import PolicyTerms
-from stopadvisor.policy.triggers import LADDER_TRIGGER, trigger_terms
+from stopadvisor.policy.terms import LADDER_TRIGGER, PolicyTerms, trigger_terms
 from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger, Trigger, stride
 from stopadvisor.rules.families import FAMILIES, display_threshold
 from stopadvisor.rules.features import FEATURES, OPEN_FEATURES, POSITION_FEATURES, TEXT_FEATURES

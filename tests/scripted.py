@@ -31,7 +31,7 @@ from stopadvisor.probes.asking import (
     cue_text,
     is_open_cue,
 )
-from stopadvisor.probes.positions import trace_positions
+from stopadvisor.probes.trigger import trace_positions
 
 __all__ = ["FAULTS", "ScriptedEngine", "write_sums"]
 

@@ -23,7 +23,7 @@ from stopadvisor.rules.roofline import Prices
 from stopadvisor.rules.schedules import grid_positions
 from stopadvisor.rules.serving_costs import StackCost
 from stopadvisor.runs.sources import Source
-from stopadvisor.stats.bootstrap import Interval
+from stopadvisor.stats.intervals import Interval
 from stopadvisor.workload.questions import PartCounts
 
 __all__ = [

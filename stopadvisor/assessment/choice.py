@@ -29,8 +29,8 @@ from stopadvisor.rules.families import AGREEMENT_FAMILIES, FIXED_BUDGET, display
 from stopadvisor.rules.schedules import GridSchedule, at_budget
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.serving_costs import StackCost, serving_costs
-from stopadvisor.stats.bootstrap import Interval
 from stopadvisor.stats.bounds import unspent
+from stopadvisor.stats.intervals import Interval
 
 __all__ = ["Choice", "FitRule", "Settings", "choose"]
 
@@ -145,7 +145,6 @@ class Choice:
             sequence.view,
             sequence.curve.stops(self.advised_index),
             weights or settings.weights,
-            cache_block=settings.cache_block,
             asking=sequence.scorer.asking,
         )
 

@@ -44,7 +44,7 @@ from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.probes.outcomes import FitQuestions, GradedTable, require_fit
 from stopadvisor.probes.table import GradedBy
 from stopadvisor.probes.trajectories import Profile, profile, trajectory
-from stopadvisor.rules.costs import LADDER, Weights
+from stopadvisor.rules.costs import CACHE_BLOCK, LADDER, Weights
 from stopadvisor.rules.losses import DIFFERS, LOST
 from stopadvisor.rules.outcomes import blind_stopping
 from stopadvisor.rules.roofline import Prices
@@ -134,7 +134,7 @@ class FitAssessment:
             settings=AssessedSettings(
                 settings.serving,
                 settings.weights,
-                settings.cache_block,
+                CACHE_BLOCK,
                 settings.families,
                 None
                 if settings.loss == LOST.name and settings.serving != LADDER

@@ -25,7 +25,7 @@ from stopadvisor.probes.outcomes import FitQuestions, require_fit
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.climb import OnGiveUp
 from stopadvisor.rules.families import FIXED_BUDGET, LEARNED_FAMILIES
-from stopadvisor.stats.bootstrap import Interval, interval, resample_counts
+from stopadvisor.stats.intervals import Interval, interval, resample_counts
 
 __all__ = [
     "SIMPLER_WITHIN", "Ranking", "Resamples", "RulesOnFit", "choice_noise", "compare", "fit_data",

@@ -14,7 +14,7 @@ from stopadvisor.ground.errors import CalibrationError, ProbeError
 from stopadvisor.probes.table import GradedBy
 from stopadvisor.rules.climb import OnGiveUp
 from stopadvisor.rules.costs import (
-    DEFAULT_CACHE_BLOCK,
+    CACHE_BLOCK,
     LADDER,
     PAPER_WEIGHTS,
     REGIMES,
@@ -40,8 +40,6 @@ class Settings:
     delta: float = DEFAULT_DELTA
     serving: Serving = "kv-fork"
     weights: Weights = PAPER_WEIGHTS
-    cache_block: int = DEFAULT_CACHE_BLOCK
-    """Tokens in a block of the prefix cache."""
     families: tuple[str, ...] = _DEFAULT_FAMILIES
     allow_truncated: bool = False
     seed: int = 0
@@ -101,7 +99,7 @@ class Settings:
     @property
     def costing(self) -> Costing:
         """How costs are counted."""
-        return Costing(self.serving, self.weights, self.cache_block)
+        return Costing(self.serving, self.weights)
 
     @property
     def is_plain(self) -> bool:
@@ -163,7 +161,12 @@ class SettingsOverrides:
         return Settings(**values, **more)
 
 
-_ONLY = (("bound", "exact"), ("multiplicity", "fixed-sequence"), ("group_claim", "groups"))
+_ONLY = (
+    ("cache_block", CACHE_BLOCK),
+    ("bound", "exact"),
+    ("multiplicity", "fixed-sequence"),
+    ("group_claim", "groups"),
+)
 """Settings of 0.1.0 that can have no other value any more."""
 
 

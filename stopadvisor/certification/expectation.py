@@ -19,8 +19,8 @@ from stopadvisor.probes.outcomes import CalibrationQuestions
 from stopadvisor.rules.climb import Climb
 from stopadvisor.rules.losses import DIFFERS
 from stopadvisor.rules.outcomes import Outcome, measure
-from stopadvisor.stats.bootstrap import resample_counts
 from stopadvisor.stats.bounds import upper_limit
+from stopadvisor.stats.intervals import resample_counts
 
 __all__ = ["differs_limit", "expectation", "saving_band", "served_features"]
 

@@ -25,6 +25,7 @@ from stopadvisor.policy.evidence import ExpectedTerms, ProfileShare, SplitTerms
 from stopadvisor.policy.file import NO_DIGEST, POLICY_SCHEMA
 from stopadvisor.policy.frozen import MIXED_TASKS, policy_source
 from stopadvisor.policy.terms import (
+    LADDER_TRIGGER,
     DrawnTerms,
     EngineTerms,
     LadderTerms,
@@ -34,8 +35,8 @@ from stopadvisor.policy.terms import (
     ProbeTerms,
     SamplingTerms,
     TokenText,
+    trigger_terms,
 )
-from stopadvisor.policy.triggers import LADDER_TRIGGER, trigger_terms
 from stopadvisor.probes.asking import ProbePlan, cue_text
 from stopadvisor.probes.grouping import calibration_rows, has_groups
 from stopadvisor.probes.markers import RULE
@@ -43,7 +44,7 @@ from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable
 from stopadvisor.probes.trajectories import Profile
 from stopadvisor.probes.trigger import ListedTrigger, Trigger
 from stopadvisor.rules.climb import Climb
-from stopadvisor.rules.costs import Serving
+from stopadvisor.rules.costs import CACHE_BLOCK, Serving
 from stopadvisor.rules.drift import drift_features
 from stopadvisor.rules.families import FIXED_BUDGET, display_threshold
 from stopadvisor.rules.outcomes import measure_rule
@@ -86,7 +87,7 @@ def _expected(
     by_agreement = few or calibration.entered.graded_by == "agreement"
     expected = ExpectedTerms(
         weights=settings.weights,
-        cache_block=settings.cache_block,
+        cache_block=CACHE_BLOCK,
         fit_total_saving_pct=rule.fit_saving_pct,
         fit_risk=rule.fit_risk,
         calibration_n=found.n // rule.certificate.traces,

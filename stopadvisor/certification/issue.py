@@ -20,11 +20,17 @@ from stopadvisor.ground.results import Shown, to_document
 from stopadvisor.policy.evidence import ProfileShare
 from stopadvisor.policy.file import Format
 from stopadvisor.policy.frozen import Policy, load_policy, sign_policy
-from stopadvisor.policy.inspected import server_words
 from stopadvisor.policy.run_policies import free_file, own_name, promote, put, stops_already
-from stopadvisor.policy.shown import Certificate, Expected, certificate_of, promise_of, where_of
+from stopadvisor.policy.shown import (
+    Certificate,
+    Expected,
+    certificate_of,
+    promise_of,
+    server_words,
+    where_of,
+)
 from stopadvisor.policy.signature import PemKey
-from stopadvisor.policy.triggers import trigger_of
+from stopadvisor.policy.terms import trigger_of
 from stopadvisor.rules.losses import LOST, LossName
 from stopadvisor.runs.sources import Source
 from stopadvisor.runs.storage import lock_directory

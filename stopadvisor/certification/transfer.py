@@ -31,8 +31,7 @@ from stopadvisor.certification.verification import costing, questions_seen, scor
 from stopadvisor.ground.errors import CalibrationError, PolicyError
 from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.policy.probed_positions import check_probed
-from stopadvisor.policy.terms import PolicyTerms
-from stopadvisor.policy.triggers import trigger_of
+from stopadvisor.policy.terms import PolicyTerms, trigger_of
 from stopadvisor.probes.outcomes import CalibrationQuestions
 from stopadvisor.probes.trajectories import profile, trajectory
 from stopadvisor.rules.families import FIXED_BUDGET
@@ -185,12 +184,7 @@ def _settings(policy: Policy, source: Source, request: CertifyRequest) -> Settin
     if overrides.serving is not None or read_assessment(source.folder) is not None:
         return settings
     own = costing(policy.terms)
-    return replace(
-        settings,
-        serving=own.serving,
-        weights=overrides.weights or own.weights,
-        cache_block=own.cache_block,
-    )
+    return replace(settings, serving=own.serving, weights=overrides.weights or own.weights)
 
 
 def _check_alpha(policy: Policy, source: Source, settings: Settings) -> None:

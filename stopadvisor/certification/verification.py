@@ -15,13 +15,12 @@ import numpy as np
 from stopadvisor.certification.verdicts import LimitVerdict, Verdict, limit_verdicts, of_values
 from stopadvisor.ground.arrays import BoolArray, IntArray
 from stopadvisor.ground.errors import PolicyError, ProbeError
-from stopadvisor.policy.terms import PolicyTerms
-from stopadvisor.policy.triggers import trigger_of
+from stopadvisor.policy.terms import PolicyTerms, trigger_of
 from stopadvisor.probes.grouping import calibration_rows, in_groups_of, second_traces
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.probes.table import GradedBy, ProbeTable, Reference
 from stopadvisor.rules.climb import Climb
-from stopadvisor.rules.costs import DEFAULT_CACHE_BLOCK, PAPER_WEIGHTS, Costing, Serving, Weights
+from stopadvisor.rules.costs import PAPER_WEIGHTS, Costing, Serving, Weights
 from stopadvisor.rules.drift import Drift, drift_features, drift_names, feature_drift
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.losses import DIFFERS, LOSSES
@@ -302,7 +301,7 @@ def verify(
     probed = scorer.view(questions).with_on_stop(terms.on_stop)
     stops = scorer.stops(probed, terms.decision_threshold)
     own = costing(terms)
-    asked = Costing(serving or own.serving, weights or own.weights, own.cache_block)
+    asked = Costing(serving or own.serving, weights or own.weights)
     costs, full_cost = scorer.costs(probed, asked), asked.full(probed)
     promise = LOSSES[certificate.loss]
     loss = DIFFERS if promise.needs_gold and probed.graded_by != "gold" else promise
@@ -380,8 +379,8 @@ def costing(terms: PolicyTerms) -> Costing:
     """How a policy counts the saving that it expects."""
     expected = terms.expected
     if expected is None:
-        return Costing(terms.serving, PAPER_WEIGHTS, DEFAULT_CACHE_BLOCK)
-    return Costing(terms.serving, expected.weights, expected.cache_block)
+        return Costing(terms.serving, PAPER_WEIGHTS)
+    return Costing(terms.serving, expected.weights)
 
 
 def _categories(table: GradedTable, lost: BoolArray) -> tuple[CategoryRisk, ...]:

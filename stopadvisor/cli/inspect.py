@@ -13,8 +13,8 @@ import click
 from stopadvisor.cli.parts.command import Command
 from stopadvisor.cli.parts.declare import OUTPUT, PATH, SIGNATURE, VERBOSE, declare, show
 from stopadvisor.policy.frozen import load_policy
-from stopadvisor.policy.inspected import inspected
 from stopadvisor.policy.run_policies import newest_policy
+from stopadvisor.policy.shown import inspected
 from stopadvisor.report.comparison import compared
 from stopadvisor.report.progress import progress_on
 from stopadvisor.report.sheets.inspect import comparison_sheet, inspect_sheet

@@ -30,7 +30,7 @@ from stopadvisor.engines.engine_settings import EngineSettings, open_engine
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy, load_policy
 from stopadvisor.policy.requests import policy_plan
-from stopadvisor.probes.positions import at_trigger
+from stopadvisor.probes.trigger import at_trigger
 from stopadvisor.report.progress import progress_on
 from stopadvisor.report.sheets.files import probe_sheet
 from stopadvisor.report.words import shell_quote

@@ -30,9 +30,9 @@ from stopadvisor.cli.parts.declare import (
 from stopadvisor.cli.parts.model import SERVER, check_engine_options, model_options
 from stopadvisor.engines.engine_settings import EngineSettings, how_to_open, open_engine
 from stopadvisor.policy.frozen import Policy, load_policy
-from stopadvisor.policy.inspected import server_words
 from stopadvisor.policy.run_policies import newest_policy
 from stopadvisor.policy.rung_policies import read_policies
+from stopadvisor.policy.shown import server_words
 from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.report.progress import progress_on
 from stopadvisor.report.sheets.run import run_sheet

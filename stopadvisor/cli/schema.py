@@ -35,7 +35,7 @@ RESULTS = {
     "assess": ("stopadvisor.paper.analysis:Assessed", "and `assessment.json`"),
     "calibrate": ("stopadvisor.certification.issue:CalibratedRun", "and `calibration.json`"),
     "diff": ("stopadvisor.report.comparison:PolicyComparison", "`inspect A B --json`"),
-    "inspect": ("stopadvisor.policy.inspected:InspectedPolicy", ""),
+    "inspect": ("stopadvisor.policy.shown:InspectedPolicy", ""),
     "error": ("stopadvisor.cli.main:FailedCommand", "`... --json`, where a command fails"),
     "run": ("stopadvisor.serving.answer_summary:AnswerSummary", ""),
     "samples": ("stopadvisor.runs.samples:Samples", ""),

@@ -18,8 +18,8 @@ from stopadvisor.engines import OutOfMemory
 from stopadvisor.ground.errors import EngineError, ProbeError
 from stopadvisor.ground.progress import NullProgress, Progress
 from stopadvisor.probes.asking import Engine, ProbePlan, Prompt, RawTrace
-from stopadvisor.probes.positions import probed_positions
 from stopadvisor.probes.records import ProbeRecord
+from stopadvisor.probes.trigger import probed_positions
 from stopadvisor.runs.directory import RunDirectory, keep_thinking
 from stopadvisor.runs.manifest import describe_workload
 from stopadvisor.workload.questions import Question, Workload, render_messages

@@ -16,7 +16,7 @@ import numpy as np
 
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.probes.asking import RawTrace
-from stopadvisor.probes.positions import marker_positions
+from stopadvisor.probes.trigger import marker_positions
 
 __all__ = [
     "CANDIDATES",

@@ -21,7 +21,7 @@ from stopadvisor.ground.errors import PreflightError
 from stopadvisor.ground.progress import NullProgress, Progress
 from stopadvisor.ground.results import to_document
 from stopadvisor.probes.asking import Check, Engine, ProbePlan, RawProbe, RawTrace, Status
-from stopadvisor.probes.positions import marker_positions
+from stopadvisor.probes.trigger import marker_positions
 from stopadvisor.runs.storage import write_json_atomically
 from stopadvisor.workload.questions import Question
 

@@ -20,7 +20,7 @@ from stopadvisor.ground.constants import PAPER_BUDGETS
 from stopadvisor.ground.errors import ModelError, ProbeError, WorkloadError
 from stopadvisor.ground.progress import Progress
 from stopadvisor.probes.asking import Engine, ProbePlan, RawTrace, is_open_cue
-from stopadvisor.probes.positions import trace_positions
+from stopadvisor.probes.trigger import trace_positions
 from stopadvisor.workload.questions import Question, RecordedTrace
 
 __all__ = [

@@ -16,8 +16,7 @@ from typing import Any
 from stopadvisor.engines.errors import first_line
 from stopadvisor.ground.constants import KNOWN_MARKERS
 from stopadvisor.ground.errors import ModelError
-from stopadvisor.policy.template_arguments import reserved_arguments
-from stopadvisor.probes.asking import Check, Prompt, cue_text, is_open_cue
+from stopadvisor.probes.asking import Check, Prompt, cue_text, is_open_cue, reserved_arguments
 
 __all__ = ["Chat", "ChatEngine", "GrowingText", "Marker", "find_markers"]
 

@@ -19,7 +19,7 @@ from stopadvisor.policy.requests import Reply
 from stopadvisor.policy.session import Rule, Session, Stop
 from stopadvisor.probes.asking import ProbePlan, Prompt, RawProbe, RawTrace
 from stopadvisor.probes.markers import MarkerCounter
-from stopadvisor.probes.positions import TracePositions
+from stopadvisor.probes.trigger import TracePositions
 
 __all__ = [
     "AnswerReport",

@@ -23,7 +23,7 @@ from stopadvisor.ground.constants import PAPER_OPERATING_GRID, PAPER_PEAK_POINTS
 from stopadvisor.paper.protocol import PaperSetting, first_stops
 from stopadvisor.paper.proxies import TWO_CONDITION_FAMILIES, Peak, pair_peak
 from stopadvisor.probes.outcomes import GradedTable
-from stopadvisor.stats.bootstrap import block_sums, resample_counts
+from stopadvisor.stats.intervals import block_sums, resample_counts
 
 __all__ = [
     "Peak", "find_peak", "fixed_budgets", "learned_peak", "peak", "peak_thresholds",

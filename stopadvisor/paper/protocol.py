@@ -31,7 +31,7 @@ from stopadvisor.rules.families import SCALAR_FAMILIES
 from stopadvisor.rules.features import feature_array
 from stopadvisor.rules.losses import lost_correct
 from stopadvisor.rules.scores import out_of_fold, paper_folds, scalar_scores
-from stopadvisor.stats.bootstrap import Interval, block_sums, interval, resample_counts
+from stopadvisor.stats.intervals import Interval, block_sums, interval, resample_counts
 
 __all__ = [
     "MatchedRisk", "PaperRule", "PaperSetting", "first_stops", "match_risk", "operating_points",

@@ -16,8 +16,8 @@ from stopadvisor.ground.errors import PolicyError, WorkloadError
 from stopadvisor.ground.fields import MOST_TOKENS, expect, plain
 from stopadvisor.ground.printable import short_repr
 from stopadvisor.policy.stepper import log_odds
-from stopadvisor.policy.template_arguments import reserved_arguments
 from stopadvisor.policy.terms import MIXED_TASKS, LadderTerms, PolicyTerms
+from stopadvisor.probes.asking import reserved_arguments
 from stopadvisor.rules.climb import RUNG_FEATURES, OnGiveUp
 from stopadvisor.runs.ladder import Ladder, Rung, ladder_of
 

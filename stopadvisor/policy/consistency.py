@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import fields
 from itertools import pairwise
 
 from stopadvisor.answers.normal_form import NORMALIZER
@@ -17,9 +18,8 @@ from stopadvisor.ground.printable import short_repr
 from stopadvisor.policy.claims import CertificateTerms, check_certificate
 from stopadvisor.policy.climber import check_ladder
 from stopadvisor.policy.evidence import check_expected, check_split
-from stopadvisor.policy.template_arguments import reserved_arguments
-from stopadvisor.policy.terms import PolicyTerms, TriggerTerms
-from stopadvisor.policy.triggers import check_trigger, trigger_of
+from stopadvisor.policy.terms import PolicyTerms, TriggerTerms, trigger_of
+from stopadvisor.probes.asking import reserved_arguments
 from stopadvisor.rules.climb import RUNG_FEATURES
 from stopadvisor.rules.families import LEARNED_FAMILIES, RUNG_FAMILIES, display_threshold
 from stopadvisor.rules.features import (
@@ -31,7 +31,7 @@ from stopadvisor.rules.features import (
 )
 from stopadvisor.rules.losses import LOST
 
-__all__ = ["check_consistency"]
+__all__ = ["check_consistency", "check_trigger"]
 
 _MAX_GOLDEN_STEPS = 4096
 MAX_GOLDEN_TEXT = 65_536
@@ -41,6 +41,23 @@ _BOUND = ("model", "engine", "probe", "sampling", "max_think")
 _LINEAR = ("features", "mean", "scale", "coef")
 _LISTS = (*_LINEAR, "budgets", "order", "golden")
 _RULE = ("family", "threshold", "decision_threshold", "trigger")
+
+
+_MOST_STRIDES = 65_536
+_REQUIRED = {
+    "grid": (),
+    "stride": ("every", "cap"),
+    "marker": ("min_gap", "max_probes"),
+    "none": ("stop_at",),
+    "ladder": (),
+}
+_OPTIONAL = {
+    "grid": ("stop_at",),
+    "stride": ("first", "stop_at"),
+    "marker": ("max_markers", "stop_at"),
+    "none": (),
+    "ladder": (),
+}
 
 
 def check_consistency(terms: PolicyTerms, *, golden: bool = True) -> None:
@@ -226,3 +243,48 @@ def _check_golden(terms: PolicyTerms) -> None:
     text = sum(len(step.answer) for step in steps)
     what = f"at most {MAX_GOLDEN_TEXT} characters of answers"
     expect(text <= MAX_GOLDEN_TEXT, "golden", what, text)
+
+
+def check_trigger(terms: PolicyTerms) -> None:
+    """Check that a stopping policy's trigger and budgets are consistent.
+
+    Raises
+    ------
+    PolicyError
+        Names the field at fault.
+    """
+    trigger, budgets = terms.trigger, terms.budgets
+    assert trigger is not None
+    kind = trigger.kind
+    numbers = {field.name for field in fields(trigger)} - {"kind", "markers"}
+    for name in _REQUIRED[kind]:
+        found = getattr(trigger, name)
+        expect(found is not None, f"trigger.{name}", f"a number for kind '{kind}'", None)
+    for name in sorted(numbers - {*_REQUIRED[kind], *_OPTIONAL[kind]}):
+        found = getattr(trigger, name)
+        expect(found is None, f"trigger.{name}", f"null for kind '{kind}'", found)
+    for index, ids in enumerate(trigger.markers):
+        expect(kind == "marker", "trigger.markers", f"an empty list for kind '{kind}'", list(ids))
+        expect(bool(ids), f"trigger.markers[{index}]", "at least one token id", [])
+    if kind == "grid":
+        expect(bool(budgets), "budgets", "at least one budget for kind 'stop'", [])
+        rising = all(before < after for before, after in pairwise(budgets))
+        expect(rising, "budgets", "strictly increasing integers", list(budgets))
+    else:
+        what = f"an empty list for a trigger of kind '{kind}'"
+        expect(not budgets, "budgets", what, list(budgets))
+    stop_at, every, cap = trigger.stop_at, trigger.every, trigger.cap
+    if kind == "grid" and stop_at is not None:
+        expect(stop_at == budgets[-1], "trigger.stop_at", f"the last budget {budgets[-1]}", stop_at)
+    if kind == "stride" and every is not None and cap is not None:
+        expect(stop_at in (None, cap), "trigger.cap", f"stop_at {stop_at}", cap)
+        expect(cap // every <= _MOST_STRIDES, "trigger.cap", f"<= {_MOST_STRIDES} strides", cap)
+        first = every if trigger.first is None else trigger.first
+        what = f"at most the cap {cap}"
+        expect(stop_at is not None or first <= cap, "trigger.first", what, first)
+    if terms.max_think is not None:
+        # Thinking is cut there, so that nothing is ever asked beyond it.
+        last = (*budgets[-1:], cap, stop_at, trigger.min_gap)
+        at = max((number for number in last if number is not None), default=0)
+        what = f"no position beyond max_think ({terms.max_think})"
+        expect(at <= terms.max_think, "trigger", what, at)

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, Literal
 
 from stopadvisor.ground.fields import Condition, Count, Name, ShareOrEnd, Some, expect
 from stopadvisor.policy.claims import CertificateTerms, LossKind
-from stopadvisor.rules.costs import Weights
+from stopadvisor.rules.costs import CACHE_BLOCK, Weights
 from stopadvisor.rules.losses import LOSSES, LOST
 from stopadvisor.stats.binomial import binomial_tail
 
@@ -53,7 +53,7 @@ class ExpectedTerms:
 
     weights: Weights
     """What tokens cost."""
-    cache_block: Some
+    cache_block: Annotated[int, Condition("16", lambda value: value == CACHE_BLOCK)]
     """Tokens that a server caches together."""
     fit_total_saving_pct: _Saving | None
     """Net saving on fit questions, out of fold."""

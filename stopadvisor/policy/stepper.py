@@ -14,8 +14,7 @@ from typing import NamedTuple, SupportsFloat, SupportsIndex
 from stopadvisor.answers.normal_form import TASKS, normalize
 from stopadvisor.ground.errors import PolicyError, UndecidedError
 from stopadvisor.ground.printable import short_repr
-from stopadvisor.policy.terms import MIXED_TASKS, PolicyTerms
-from stopadvisor.policy.triggers import trigger_of
+from stopadvisor.policy.terms import MIXED_TASKS, PolicyTerms, trigger_of
 from stopadvisor.probes.trigger import Trigger
 from stopadvisor.rules.families import AGREEMENT_FAMILIES
 from stopadvisor.rules.features import (

@@ -7,7 +7,7 @@ hold between fields is for `consistency`, `claims` and `evidence`.  Knows no fil
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -27,12 +27,14 @@ from stopadvisor.ground.fields import (
 from stopadvisor.policy.claims import CertificateTerms
 from stopadvisor.policy.evidence import ExpectedTerms, ProfileShare, ServedTerms, SplitTerms
 from stopadvisor.probes.asking import OnStop
+from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger, Trigger, stride
 from stopadvisor.rules.climb import RUNG_FEATURES
 from stopadvisor.rules.families import FAMILIES, RUNG_FAMILIES
 from stopadvisor.rules.features import FEATURES, LOGPROB_FEATURES, OPEN_FEATURES, POSITION_FEATURES
 from stopadvisor.runs.ladder import MOST_RUNGS, MOST_SAMPLES
 
 __all__ = [
+    "LADDER_TRIGGER",
     "MIXED_TASKS",
     "EngineTerms",
     "GoldenExample",
@@ -44,6 +46,8 @@ __all__ = [
     "TokenText",
     "TriggerTerms",
     "reads_logprobs",
+    "trigger_of",
+    "trigger_terms",
 ]
 
 MIXED_TASKS = "mixed"
@@ -377,3 +381,56 @@ class PolicyTerms:
         found = {"normalizer": self.normalizer, "grader": self.grader}
         function = None if self.certificate is None else self.certificate.grader
         return found if function is None else {**found, "grader_sha256": function.sha256}
+
+
+# --- Where it probes ------------------------------------------------------------------------------
+
+_NOTHING: dict[str, Any] = dict.fromkeys(field.name for field in fields(TriggerTerms))
+LADDER_TRIGGER = TriggerTerms(**_NOTHING | {"kind": "ladder", "markers": ()})
+"""Field `trigger` of a policy that climbs a ladder: no trace is probed."""
+
+
+def trigger_terms(
+    trigger: Trigger, *, family: str | None = None
+) -> tuple[TriggerTerms, tuple[int, ...]]:
+    """Fields `trigger` and `budgets` of a policy that probes so.
+
+    Parameters
+    ----------
+    family : str, optional
+        With ``fixed-budget`` the kind is ``none``: the trigger's last position is its only one.
+    """
+    if isinstance(trigger, MarkerTrigger):
+        found = {field.name: getattr(trigger, field.name) for field in fields(trigger)}
+        return TriggerTerms(**_NOTHING | found | {"kind": "marker"}), ()
+    kind = "none" if family == "fixed-budget" else trigger.kind
+    found = {"kind": kind, "markers": (), "stop_at": trigger.stop_at}
+    if kind == "stride":
+        at = trigger.positions
+        found |= {"every": trigger.every, "first": at[0], "cap": at[-1]}
+    return TriggerTerms(**_NOTHING | found), trigger.positions if kind == "grid" else ()
+
+
+def trigger_of(terms: PolicyTerms) -> Trigger:
+    """The trigger of a checked policy; of one that stops no trace a trigger without positions."""
+    trigger = terms.trigger
+    if trigger is None or trigger.kind == "ladder":
+        return ListedTrigger(())
+    stop_at = trigger.stop_at
+    if trigger.kind == "grid":
+        return ListedTrigger(terms.budgets, stop_at)
+    if trigger.kind == "none" and stop_at is not None:
+        return ListedTrigger((stop_at,), stop_at)
+    if trigger.kind == "stride":
+        assert trigger.every is not None  # `check_trigger` saw to these
+        assert trigger.cap is not None
+        return stride(trigger.every, trigger.cap, trigger.first, stop_at)
+    assert trigger.min_gap is not None
+    assert trigger.max_probes is not None
+    return MarkerTrigger(
+        markers=trigger.markers,
+        min_gap=trigger.min_gap,
+        max_probes=trigger.max_probes,
+        max_markers=trigger.max_markers,
+        stop_at=stop_at,
+    )

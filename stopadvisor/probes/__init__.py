@@ -1,6 +1,6 @@
 """Records of probes, the table over all questions, and what a trajectory is."""
 
 __all__ = [
-    "asking", "grouping", "markers", "outcomes", "positions", "records", "rungs",
+    "asking", "grouping", "markers", "outcomes", "records", "rungs",
     "table", "trajectories", "trigger",
 ]  # fmt: skip

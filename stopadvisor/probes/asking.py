@@ -28,6 +28,7 @@ __all__ = [
     "cue_text",
     "is_open_cue",
     "plan_cue",
+    "reserved_arguments",
 ]
 
 OnStop = Literal["probe", "answer"]
@@ -249,6 +250,26 @@ class Capabilities:
     """Source of entropies where the user names none: ``full``, ``top-k:K`` or ``none``."""
     batched: bool = True
     """Prompts must come in batches that fit into memory; otherwise all may come at once."""
+
+
+_RESERVED = frozenset(
+    (
+        *("chat_template", "conversation", "conversations", "messages", "tools", "documents"),
+        *("add_generation_prompt", "continue_final_message", "tokenize", "tokenizer_kwargs"),
+        *("sanitize_control_tokens", "padding", "truncation", "max_length", "self"),
+        # Variables of every template: transformers lets arguments replace them.
+        *("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token"),
+        *("mask_token", "raise_exception", "strftime_now"),
+    )
+)
+"""Parameters and variables of `apply_chat_template` that only the code that renders may set: with
+another template or conversation the template's hash would stand and mean something else.  Every
+``return_…`` is reserved too."""
+
+
+def reserved_arguments(arguments: Mapping[str, Any]) -> list[str]:
+    """Give the names that nobody but the rendering code may set, sorted; usually none."""
+    return sorted(name for name in arguments if name in _RESERVED or name.startswith("return_"))
 
 
 class Engine(Protocol):

@@ -21,7 +21,7 @@ from stopadvisor.probes.rungs import Spent
 from stopadvisor.probes.table import ProbeTable
 
 __all__ = [
-    "DEFAULT_CACHE_BLOCK",
+    "CACHE_BLOCK",
     "LADDER",
     "MONEY",
     "PAPER_WEIGHTS",
@@ -44,7 +44,7 @@ REGIMES: tuple[Serving, ...] = ("vllm", "kv-fork", "prefix-cache", "black-box")
 """How probes of one trace are paid for."""
 LADDER: Serving = "ladder"
 """Replies of several rungs, each paid for at its own price."""
-DEFAULT_CACHE_BLOCK = 16
+CACHE_BLOCK = 16
 """Tokens per block of a prefix cache; only whole blocks are reused (vLLM's default)."""
 
 
@@ -188,11 +188,10 @@ def mean_context(table: ProbeTable) -> float:
 
 @dataclass(frozen=True)
 class Costing:
-    """How costs are counted: in which serving regime, at which weights, cached in which blocks."""
+    """How costs are counted: in which serving regime, at which weights."""
 
     serving: Serving = "kv-fork"
     weights: Weights = PAPER_WEIGHTS
-    cache_block: int = DEFAULT_CACHE_BLOCK
 
     def full(self, table: ProbeTable) -> FloatArray:
         """Cost of full thinking without any probe, shape (n_questions,)."""
@@ -215,11 +214,7 @@ EVERYWHERE = Asking()
 
 
 def stopped_counts(
-    view: ProbeTable,
-    serving: Serving,
-    *,
-    cache_block: int = DEFAULT_CACHE_BLOCK,
-    asking: Asking = EVERYWHERE,
+    view: ProbeTable, serving: Serving, *, asking: Asking = EVERYWHERE
 ) -> TokenCounts:
     """Tokens of every question for every probe at which it may stop.
 
@@ -229,8 +224,6 @@ def stopped_counts(
         Every probe in it is made, until the rule stops; under ``last-checkpoint`` it ends with the
         last checkpoint.
     serving : {"vllm", "kv-fork", "prefix-cache", "black-box"}
-    cache_block : int
-        Whole blocks of this many tokens are found in a prefix cache.
     asking : Asking
         Where no answer is forced.
 
@@ -263,8 +256,6 @@ def stopped_counts(
         return _of_rungs(view.rungs.spent.each(lambda v: np.column_stack([v, v[:, -1]])))
     if serving not in REGIMES:
         raise CalibrationError(f"serving must be one of {REGIMES}, got {serving!r}")
-    if cache_block < 1:
-        raise CalibrationError(f"cache block must be >= 1 token, got {cache_block!r}")
     # One row stands for all questions of a grid.
     positions = view.positions_at(range(view.n_checkpoints)).astype(np.float64)
     live = view.live  # (n_questions, n_probes)
@@ -313,7 +304,7 @@ def stopped_counts(
         probe_read, resume_read = np.zeros_like(prefix), np.zeros_like(prefix)
         probe_fill, resume_fill = prefix + suffix, prefix
     else:
-        standing = np.floor(np.maximum(prefix - 1, 0) / cache_block) * cache_block
+        standing = np.floor(np.maximum(prefix - 1, 0) / CACHE_BLOCK) * CACHE_BLOCK
         probe_read = standing.copy()
         if serving == "prefix-cache":  # under vllm, thinking starts with the first probe
             probe_read[at_once, 0] = 0.0  # nothing was sent before

@@ -16,8 +16,7 @@ from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.rules.costs import Costing
 from stopadvisor.rules.losses import LOST, Loss
 from stopadvisor.rules.scorer import Scorer
-from stopadvisor.stats.bootstrap import Interval, ratio_interval
-from stopadvisor.stats.intervals import exact_interval, paired_difference
+from stopadvisor.stats.intervals import Interval, exact_interval, paired_difference, ratio_interval
 
 __all__ = ["BlindStopping", "Outcome", "blind_stopping", "measure", "measure_rule"]
 

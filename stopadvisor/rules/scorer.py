@@ -87,11 +87,10 @@ class Scorer:
         """What each question counts by place of stopping, shape (n_questions, n_probes + 1)."""
         return loss.of(view)
 
-    def counts(self, view: ProbeTable, serving: Serving, *, cache_block: int) -> TokenCounts:
+    def counts(self, view: ProbeTable, serving: Serving) -> TokenCounts:
         """Tokens by place of stopping; see `costs.stopped_counts`."""
-        return stopped_counts(view, serving, cache_block=cache_block, asking=self.asking)
+        return stopped_counts(view, serving, asking=self.asking)
 
     def costs(self, view: ProbeTable, costing: Costing) -> FloatArray:
         """Cost of each question by place of stopping, (n_questions, n_probes + 1)."""
-        counts = self.counts(view, costing.serving, cache_block=costing.cache_block)
-        return counts.weighed(costing.weights)
+        return self.counts(view, costing.serving).weighed(costing.weights)

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.costs import (
-    DEFAULT_CACHE_BLOCK,
     EVERYWHERE,
     LADDER,
     REGIMES,
@@ -76,12 +75,7 @@ class StackCost:
 
 
 def serving_costs(
-    view: ProbeTable,
-    stops: NDArray[np.int64],
-    weights: Weights,
-    *,
-    cache_block: int = DEFAULT_CACHE_BLOCK,
-    asking: Asking = EVERYWHERE,
+    view: ProbeTable, stops: NDArray[np.int64], weights: Weights, *, asking: Asking = EVERYWHERE
 ) -> dict[Serving, StackCost]:
     """Cost one rule under every regime.
 
@@ -113,7 +107,7 @@ def serving_costs(
     )
     found: dict[Serving, StackCost] = {}
     for regime in REGIMES:
-        counts = stopped_counts(view, regime, cache_block=cache_block, asking=asking)
+        counts = stopped_counts(view, regime, asking=asking)
         decoded, cached, prefilled, requests, attended = (
             float(np.take_along_axis(kind, stops[:, None], axis=1).mean())
             for kind in (

@@ -40,7 +40,7 @@ from stopadvisor.rules.features import feature_array
 from stopadvisor.rules.scores import out_of_fold, paper_folds
 from stopadvisor.runs.access import View
 from stopadvisor.runs.sources import Source
-from stopadvisor.stats.bootstrap import Interval, interval
+from stopadvisor.stats.intervals import Interval, interval
 from stopadvisor.studies.registry import (
     compare_at_risk,
     gains_resampled,

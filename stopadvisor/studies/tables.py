@@ -19,7 +19,7 @@ from stopadvisor.ground.results import to_document
 from stopadvisor.runs.access import View, basis_remarks
 from stopadvisor.runs.sources import Source
 from stopadvisor.runs.storage import encode, make_folder, replace_file, write_json_atomically
-from stopadvisor.stats.bootstrap import Interval
+from stopadvisor.stats.intervals import Interval
 
 __all__ = [
     "Cell", "Column", "Outline", "Row", "SkippedStudy", "StudyOptions", "StudyReport",

@@ -12,7 +12,7 @@ from stopadvisor.assessment.rated import Resamples, choice_noise, compare, savin
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence, score, sequence_of
 from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.rules.schedules import GridSchedule
-from stopadvisor.stats.bootstrap import Interval, resample_counts
+from stopadvisor.stats.intervals import Interval, resample_counts
 from tests.populations import POPULATIONS, fit_data
 
 CLEAR = replace(POPULATIONS[0], signal=5.0)

@@ -25,7 +25,7 @@ from stopadvisor.rules.outcomes import BlindStopping
 from stopadvisor.rules.schedules import GridSchedule, MarkerSchedule
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.scores import LinearModel
-from stopadvisor.stats.bootstrap import Interval
+from stopadvisor.stats.intervals import Interval
 
 MODEL = LinearModel(("run_length",), (0.0,), (1.0,), (1.0,), 0.0)
 

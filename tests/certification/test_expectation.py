@@ -20,8 +20,8 @@ from stopadvisor.probes.outcomes import CalibrationQuestions, OpenQuestions
 from stopadvisor.rules.costs import PAPER_WEIGHTS, full_counts
 from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.rules.scorer import Scorer
-from stopadvisor.stats.bootstrap import resample_counts
 from stopadvisor.stats.bounds import max_losses, upper_limit
+from stopadvisor.stats.intervals import resample_counts
 from tests.populations import POPULATIONS, renamed
 
 MIXED = POPULATIONS[0]
@@ -37,7 +37,7 @@ def draw(n: int, seed: int, prefix: str = "c") -> OpenQuestions:
 def savings(table: OpenQuestions) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Costs along the thresholds, (n_questions, n_thresholds), full costs, and losses."""
     curve = SCORER.curve(table, THRESHOLDS)
-    costs = SCORER.counts(table, "kv-fork", cache_block=16).weighed(PAPER_WEIGHTS)
+    costs = SCORER.counts(table, "kv-fork").weighed(PAPER_WEIGHTS)
     n = table.n_questions
     each = curve.totals(costs, np.arange(n), n)
     lost = curve.totals(SCORER.losses(table))[0].round()
@@ -53,7 +53,7 @@ def test_the_rule_is_measured_on_the_questions_that_certified_it() -> None:
     found, saving_band95 = expectation(rule, calibration.entered, SETTINGS, seed=0)
     view = rule.scorer.view(table)
     scores = rule.scorer.scores(view)
-    costs = rule.scorer.counts(view, "kv-fork", cache_block=16).weighed(PAPER_WEIGHTS)
+    costs = rule.scorer.counts(view, "kv-fork").weighed(PAPER_WEIGHTS)
     stopped = right = 0.0
     for i in range(160):
         hits = [

@@ -14,8 +14,7 @@ from stopadvisor.certification.export import policy_terms
 from stopadvisor.certification.verification import scorer_of
 from stopadvisor.ground.fields import plain
 from stopadvisor.policy.shown import where_of
-from stopadvisor.policy.terms import PolicyTerms
-from stopadvisor.policy.triggers import trigger_of
+from stopadvisor.policy.terms import PolicyTerms, trigger_of
 from stopadvisor.probes.trajectories import profile, trajectory
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.schedules import GridSchedule, schedule_of

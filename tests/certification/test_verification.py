@@ -225,13 +225,6 @@ def test_saving_follows_serving_and_weights(policy: dict[str, Any]) -> None:
     dear = check(policy, table, serving="black-box")
     assert dear.total_saving_pct < usual.total_saving_pct
     assert dear.losses == usual.losses
-    in_blocks = [
-        policy | {"serving": "prefix-cache", "expected": policy["expected"] | {"cache_block": size}}
-        for size in (16, 512)
-    ]
-    small, large = (check(content, table) for content in in_blocks)
-    assert check(policy | {"serving": "prefix-cache"}, table) == small
-    assert small.total_saving_pct != large.total_saving_pct
     decoded = check(policy, table, weights=Weights(0.0, 0.0, 1.0, "decoded tokens"))
     assert decoded.total_saving_pct > usual.total_saving_pct
     told = policy["expected"] | {"weights": asdict(Weights(0.0, 0.0, 1.0, "decoded tokens"))}

@@ -17,8 +17,7 @@ from stopadvisor.ground.errors import ModelError
 from stopadvisor.policy.frozen import load_policy, save_policy
 from stopadvisor.policy.probed_positions import check_probed
 from stopadvisor.policy.requests import policy_plan
-from stopadvisor.probes.positions import at_trigger, probed_positions
-from stopadvisor.probes.trigger import MarkerTrigger, Trigger, stride
+from stopadvisor.probes.trigger import MarkerTrigger, Trigger, at_trigger, probed_positions, stride
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
 from tests.engines.fake_server import FakeServer, fake_server

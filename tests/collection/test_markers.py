@@ -21,7 +21,7 @@ from stopadvisor.collection.markers import (
 )
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.probes.asking import RawTrace
-from stopadvisor.probes.positions import marker_positions
+from stopadvisor.probes.trigger import marker_positions
 from tests.engines.fake_server import words as tiny_reasoner
 from tests.engines.tiny import byte_tokenizer
 

@@ -9,7 +9,7 @@ import pytest
 
 from stopadvisor.engines.chat import Chat, find_markers
 from stopadvisor.ground.errors import ModelError
-from stopadvisor.policy.template_arguments import reserved_arguments
+from stopadvisor.probes.asking import reserved_arguments
 from tests.engines.tiny import TEMPLATE, byte_tokenizer
 
 USER = [{"role": "user", "content": "Is <think> a word?"}]

@@ -15,11 +15,11 @@ from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import Reply, make_requests, policy_plan
 from stopadvisor.probes.asking import OnStop, ProbePlan, RawProbe, RawTrace
-from stopadvisor.probes.positions import at_trigger
 from stopadvisor.probes.trigger import (
     ListedTrigger,
     MarkerTrigger,
     Trigger,
+    at_trigger,
     recorded_positions,
     stride,
 )

@@ -19,7 +19,7 @@ from stopadvisor.engines.hf.branch import MOST_AT_ONCE, Branch, probe_branches, 
 from stopadvisor.engines.hf.cache import Runner
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.ground.errors import ModelError, ProbeError
-from stopadvisor.probes.positions import trace_positions
+from stopadvisor.probes.trigger import trace_positions
 from stopadvisor.workload.questions import read_workload
 from tests.engines.online_policies import TINY_REASONER
 from tests.engines.tiny import Reprefill, check_against, plan, prompt

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
 from stopadvisor.engines.chat import Chat, GrowingText, find_markers
 from stopadvisor.engines.trace import AnswerReport, Trace, TraceEnd, raw_trace
-from stopadvisor.probes.positions import TracePositions
+from stopadvisor.probes.trigger import TracePositions
 from tests.engines.tiny import byte_tokenizer, plan, prompt
 
 BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))

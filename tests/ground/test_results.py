@@ -132,7 +132,7 @@ def test_sentences_of_a_parent_hold_for_its_children() -> None:
 def test_nothing_that_prints_a_result_loads_pydantic() -> None:
     code = (
         "import sys; from stopadvisor.ground.results import to_json; "
-        "from stopadvisor.stats.bootstrap import Interval; to_json(Interval(0.1, (0.2, 0.3))); "
+        "from stopadvisor.stats.intervals import Interval; to_json(Interval(0.1, (0.2, 0.3))); "
         "import stopadvisor.cli.promote, stopadvisor.policy.frozen; "
         "sys.exit('pydantic' in sys.modules)"
     )

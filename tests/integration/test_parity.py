@@ -20,7 +20,7 @@ from stopadvisor.engines import openai
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.ground.constants import CUES
-from stopadvisor.policy.source import policy_source
+from stopadvisor.policy.frozen import policy_source
 from stopadvisor.probes.asking import Engine, ProbePlan, Prompt, RawTrace
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.trajectories import profile, trajectory

@@ -55,9 +55,8 @@ def suite_of(module: str) -> str:
 TESTS: dict[str, str] = {
     "paper/map": "studies/test_peak_gain",
     "paper/proxies": "paper studies/test_learned_rule studies/test_peak_gain",
-    "stats/bootstrap": "stats/test_bootstrap",
     "stats/bounds": "stats/test_bounds certification/test_refusals",
-    "stats/intervals": "stats/test_intervals",
+    "stats/intervals": "stats/test_intervals stats/test_bootstrap",
     "stats/reliability": "stats/test_reliability",
     "stats/binomial": "policy/test_claims stats/test_binomial",
     "policy/claims": "policy/test_claims policy/test_mutants",
@@ -69,10 +68,10 @@ TESTS: dict[str, str] = {
         "policy/test_frozen policy/test_golden policy/test_schema policy/test_signature"
     ),
     "policy/golden": "policy/test_golden policy/test_frozen",
-    "policy/inspected": "cli/test_inspect policy",
+    "policy/shown": "cli/test_inspect policy",
     "policy/session": "policy/test_session",
     "policy/stepper": "policy/test_stepper policy/test_golden",
-    "policy/triggers": "policy/test_schema policy/test_golden policy/test_session",
+    "policy/terms": "policy/test_schema policy/test_golden policy/test_session",
     "runs/access": (
         "runs/test_look_log runs/test_neighbours certification/test_looks probes/test_outcomes "
         "studies/test_closed"
@@ -110,11 +109,11 @@ EQUIVALENT: dict[str, str] = {
     "stats/bounds : _MOST_LABELS = 1000000 ->": "a size more is as good",
     "stats/bounds labels_needed: 2 * high -> 3 * high": "ends alike",
     "stats/bounds labels_needed: high - low > 1 -> high - low > 2": "ends alike",
-    "stats/bootstrap : MOST_BLOCKS = 2000 ->": "a block more is as good",
-    "stats/bootstrap ratio_interval: np.abs(distance) <= 1e-09 * abs(ratio) ->": (
+    "stats/intervals : MOST_BLOCKS = 2000 ->": "a block more is as good",
+    "stats/intervals ratio_interval: np.abs(distance) <= 1e-09 * abs(ratio) ->": (
         "at the limit itself only where both are 0, as it is set to"
     ),
-    "stats/bootstrap ratio_interval: errors <= 1e-06 * abs(ratio) ->": (
+    "stats/intervals ratio_interval: errors <= 1e-06 * abs(ratio) ->": (
         "at the limit itself only where both are 0, as it is set to"
     ),
     "stats/intervals : 1 - 1e-12 -> 1 - 1e-09": "limits are found to 1e-9 of a share at best",

@@ -10,7 +10,7 @@ import pytest
 from stopadvisor.paper.peaks import learned_peak, resample_gains
 from stopadvisor.paper.protocol import PaperSetting
 from stopadvisor.runs.archives import read_archive
-from stopadvisor.stats.bootstrap import resample_counts
+from stopadvisor.stats.intervals import resample_counts
 from tests.material import ARCHIVES
 
 

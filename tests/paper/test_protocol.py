@@ -20,7 +20,7 @@ from stopadvisor.paper.protocol import (
 )
 from stopadvisor.probes.outcomes import GradedTable, OpenQuestions
 from stopadvisor.stats import bootstrap
-from stopadvisor.stats.bootstrap import MOST_BLOCKS, Interval
+from stopadvisor.stats.intervals import MOST_BLOCKS, Interval
 from tests.populations import POPULATIONS
 from tests.rules.test_costs import one_question
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from stopadvisor.ground.errors import PolicyError
+from stopadvisor.policy.consistency import check_trigger
 from stopadvisor.policy.frozen import load_policy
-from stopadvisor.policy.triggers import check_trigger
 from stopadvisor.probes.trigger import MarkerTrigger
 from stopadvisor.rules.features import FEATURES, TEXT_FEATURES
 from tests.policy_content import (

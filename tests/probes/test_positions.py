@@ -11,13 +11,16 @@ from hypothesis import strategies as st
 
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.probes.asking import ProbePlan
-from stopadvisor.probes.positions import (
+from stopadvisor.probes.trigger import (
+    ListedTrigger,
+    MarkerTrigger,
+    Trigger,
     at_trigger,
     marker_positions,
     probed_positions,
+    stride,
     trace_positions,
 )
-from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger, Trigger, stride
 
 MARKERS = ((1,), (2, 3), (2, 2, 4))
 GRID = ProbePlan((0, 8, 16), cue="Answer:", max_think=40)

@@ -19,7 +19,7 @@ from stopadvisor.certification.issue import CalibratedRun, PolicyFiles, calibrat
 from stopadvisor.ground.results import from_document, to_document
 from stopadvisor.paper.analysis import assess_paper
 from stopadvisor.policy.frozen import build_policy
-from stopadvisor.policy.inspected import inspected
+from stopadvisor.policy.shown import inspected
 from stopadvisor.report.headline import calibrated_headline
 from stopadvisor.runs.access import take_look
 from stopadvisor.runs.look_log import digests_of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.ground.fields import parse, plain
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.table import NO_PROBE
+from stopadvisor.rules import costs
 from stopadvisor.rules.costs import (
     PAPER_WEIGHTS,
     REGIMES,
@@ -218,7 +220,8 @@ def test_equals_the_server_walked_through(
     serving: Serving, case: tuple[OpenQuestions, Asking], block: int
 ) -> None:
     table, asking = case
-    found = stopped_counts(table, serving, cache_block=block, asking=asking)
+    with mock.patch.object(costs, "CACHE_BLOCK", block):
+        found = stopped_counts(table, serving, asking=asking)
     for i in range(table.n_questions):
         for stop in places(table, i, asking):
             arrays = (
@@ -373,8 +376,6 @@ def test_weights_are_prices() -> None:
 def test_impossible_requests_are_refused() -> None:
     with pytest.raises(CalibrationError, match="serving must be one of"):
         stopped_counts(one_question(), "telepathy")  # type: ignore[arg-type]
-    with pytest.raises(CalibrationError, match="cache block"):
-        stopped_counts(one_question(), "prefix-cache", cache_block=0)
     for values in ((-1.0, 0.0, 1.0), (0.0, 0.0, 0.0), (float("nan"), 0.0, 1.0)):
         with pytest.raises(CalibrationError, match="weights must be finite"):
             Weights(*values, unit="x")

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stopadvisor.ground.errors import ProbeError
-from stopadvisor.policy.triggers import check_trigger, trigger_of
+from stopadvisor.policy.consistency import check_trigger
+from stopadvisor.policy.terms import trigger_of
 from stopadvisor.probes.outcomes import OpenQuestions, make_table
 from stopadvisor.probes.table import NO_PROBE
 from stopadvisor.probes.trigger import ListedTrigger, Trigger, stride

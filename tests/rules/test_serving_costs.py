@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import astuple, replace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stopadvisor.probes.outcomes import OpenQuestions
+from stopadvisor.rules import costs
 from stopadvisor.rules.costs import MONEY, PAPER_WEIGHTS, REGIMES, Asking, Weights, full_counts
 from stopadvisor.rules.serving_costs import serving_costs
 from tests.rules.test_costs import cases, is_asked, one_question, places, serve
@@ -40,7 +42,8 @@ def test_means_are_those_of_the_server_walked_through(
     stops = some_stops(table, asking, seed)
     probes = sum(probes_of(table, i, stop, asking) for i, stop in enumerate(stops.tolist()))
     full = float(full_counts(table).weighed(PRICES).mean())
-    found = serving_costs(table, stops, PRICES, cache_block=block, asking=asking)
+    with mock.patch.object(costs, "CACHE_BLOCK", block):
+        found = serving_costs(table, stops, PRICES, asking=asking)
     assert tuple(found) == REGIMES
     for regime, row in found.items():
         walked = np.mean(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stopadvisor.ground.arrays import FloatArray
-from stopadvisor.stats.bootstrap import (
+from stopadvisor.stats.intervals import (
     MOST_BLOCKS,
     block_sums,
     interval,

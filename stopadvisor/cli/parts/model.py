@@ -11,7 +11,7 @@ import click
 from stopadvisor.cli.parts.declare import Decorator, Parsed, declare, option
 from stopadvisor.engines.engine_settings import EngineSettings
 from stopadvisor.ground.json_text import parse_json
-from stopadvisor.policy.template_arguments import reserved_arguments
+from stopadvisor.probes.asking import reserved_arguments
 
 __all__ = [
     "API_KEY", "CHAT_TEMPLATE", "REQUEST_TIMEOUT", "SERVER", "check_engine_options",

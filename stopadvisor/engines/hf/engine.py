@@ -25,7 +25,7 @@ from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import OnStop, Reply, Request, policy_plan
 from stopadvisor.policy.session import Rule
 from stopadvisor.probes.asking import Capabilities, Check, ProbePlan, Prompt, RawTrace
-from stopadvisor.probes.positions import TracePositions, trace_positions
+from stopadvisor.probes.trigger import TracePositions, trace_positions
 
 __all__ = ["HfEngine"]
 

@@ -26,7 +26,7 @@ from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import OnStop, Reply, Request, policy_plan
 from stopadvisor.policy.session import Rule
 from stopadvisor.probes.asking import Capabilities, Check, ProbePlan, Prompt, RawTrace
-from stopadvisor.probes.positions import trace_positions
+from stopadvisor.probes.trigger import trace_positions
 
 __all__ = ["OpenAiEngine"]
 

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from stopadvisor.policy.inspected import InspectedPolicy
-from stopadvisor.policy.shown import Certificate, Expected
+from stopadvisor.policy.shown import Certificate, Expected, InspectedPolicy
 from stopadvisor.policy.terms import LadderTerms, TriggerTerms
 from stopadvisor.report.comparison import PolicyComparison
 from stopadvisor.report.headline import calibrated_headline
