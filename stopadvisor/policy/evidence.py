@@ -29,6 +29,8 @@ __all__ = [
 _Saving = Annotated[float, Condition("a number of at most 100", lambda value: value <= 100 + 1e-6)]
 _Risk = Annotated[float, Condition("a number from -1 to 1", lambda value: -1 <= value <= 1)]
 
+_Block = Annotated[int, Condition(str(CACHE_BLOCK), lambda value: value == CACHE_BLOCK)]
+
 _SLACK = 1e-6
 """Of figures that were computed in another order."""
 _TAIL = 0.025
@@ -53,7 +55,7 @@ class ExpectedTerms:
 
     weights: Weights
     """What tokens cost."""
-    cache_block: Annotated[int, Condition("16", lambda value: value == CACHE_BLOCK)]
+    cache_block: _Block
     """Tokens that a server caches together."""
     fit_total_saving_pct: _Saving | None
     """Net saving on fit questions, out of fold."""
