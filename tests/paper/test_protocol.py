@@ -19,7 +19,7 @@ from stopadvisor.paper.protocol import (
     threshold_grid,
 )
 from stopadvisor.probes.outcomes import GradedTable, OpenQuestions
-from stopadvisor.stats import bootstrap
+from stopadvisor.stats import intervals
 from stopadvisor.stats.intervals import MOST_BLOCKS, Interval
 from tests.populations import POPULATIONS
 from tests.rules.test_costs import one_question
@@ -90,7 +90,7 @@ def test_many_questions_are_resampled_in_blocks(monkeypatch: pytest.MonkeyPatch)
     rows = paper_split(5000)
     spreads = []
     for most in (MOST_BLOCKS, 5000):
-        monkeypatch.setattr(bootstrap, "MOST_BLOCKS", most)
+        monkeypatch.setattr(intervals, "MOST_BLOCKS", most)
         (found,) = match_risk(setting, *rows, alphas=[0.15], delta=0.05, n_resamples=4000)
         spreads.append(found.delta_saving_pp)
     blocked, plain = spreads
