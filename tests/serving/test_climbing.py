@@ -98,13 +98,12 @@ def test_each_question_climbs_as_the_replay_says(
     assert small["served"] + large_share["served"] == N == small["served"] + large_share["asked"]
 
 
-@pytest.mark.parametrize("fault", ["500", "400", "slow", "broken", "strange"])
+@pytest.mark.parametrize("fault", ["500", "strange"])
 def test_a_cheap_rung_that_fails_is_climbed_past(
     files: Path, capsys: pytest.CaptureFixture[str], fault: str
 ) -> None:
     with rung_server(say, tiny=fault) as server:
-        words = ["--patience", "0", "--request-timeout", "5" if fault == "slow" else "60"]
-        found = run(capsys, ladder_at(files, server.url, server.url), *words)
+        found = run(capsys, ladder_at(files, server.url, server.url), "--patience", "0")
     small, large = found["climbed"]["rungs"]
     assert (small["served"], small["down"], large["served"]) == (0, N, N)
     assert found["accuracy"] == 1.0

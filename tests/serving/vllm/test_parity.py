@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncGenerator, Mapping
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,11 +30,16 @@ ROOT = TINY.parent.parent
 N_QUESTIONS = 4
 
 
+@cache
+def tiny_model() -> Any:
+    return AutoModelForCausalLM.from_pretrained(TINY, dtype=torch.float32)
+
+
 class ModelClient:
     """Greedy decoding, one token at a time, with the log-probabilities that are asked for."""
 
     def __init__(self) -> None:
-        self.model = AutoModelForCausalLM.from_pretrained(TINY, dtype=torch.float32)
+        self.model = tiny_model()
         known = inspect.signature(self.model.forward).parameters
         self.cache_name = "cache" if "cache" in known else "past_key_values"
         """The latter before transformers 5.24."""
