@@ -1,6 +1,7 @@
 """A policy inside vLLM: time of stopped and of full thinking beside their decoded tokens.
 
 Run: python -m tests.benchmarks.plugin [--questions 150] [--rounds 3] [--only stops|full|never]
+or, at a server that runs already with `policies/arithmetic.joblib` in it: [--server URL]
 
 Starts vLLM on the bundled model with the plugin in it (tests/integration/setup-vllm.sh builds it),
 one server for each of three policies: one that stops (`stops`), one that never asks (`full`), one
@@ -20,7 +21,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,14 @@ async def _ask(
     return json.loads(last.removeprefix(b"data: "))["usage"], header
 
 
+@dataclass(frozen=True)
+class Running:
+    """A server that somebody else started; its processes may be elsewhere."""
+
+    base_url: str
+    pid: None = None
+
+
 def processor_seconds(pid: int) -> float:
     """Of a process and those that it started."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -93,11 +102,11 @@ def processor_seconds(pid: int) -> float:
 
 
 async def _pass(
-    server: VllmServer, bodies: Sequence[dict[str, Any]], at_once: int, route: str
+    server: VllmServer | Running, bodies: Sequence[dict[str, Any]], at_once: int, route: str
 ) -> Pass:
     left, found = iter(bodies), Pass(0.0, 0.0, 0)
     url = f"{server.base_url}/chat/completions"
-    used = processor_seconds(server.pid)
+    used = processor_seconds(server.pid) if server.pid else 0.0
 
     async def work(session: aiohttp.ClientSession) -> None:
         for body in left:
@@ -111,7 +120,7 @@ async def _pass(
         began = time.perf_counter()
         await asyncio.gather(*(work(session) for _ in range(at_once)))
         found.seconds = time.perf_counter() - began
-    found.processor = processor_seconds(server.pid) - used
+    found.processor = processor_seconds(server.pid) - used if server.pid else 0.0
     return found
 
 
@@ -143,10 +152,10 @@ def served(policy: Policy) -> Iterator[VllmServer]:
             server.stop()
 
 
-def measure(kind: str, questions: int, rounds: int) -> None:
+def measure(kind: str, questions: int, rounds: int, running: Running | None = None) -> None:
     """Print the rows of one policy."""
     policy = policy_of(kind)
-    with served(policy) as server:
+    with served(policy) if running is None else nullcontext(running) as server:
         for at_once in AT_ONCE:
             for stream in (False, True):
                 bodies = bodies_of(policy, questions, stream=stream)
@@ -171,10 +180,15 @@ def _print(
         f"{kind}, {at_once} at once, {'streamed' if stream else 'whole'}: "
         f"{rates[0]:.0f} -> {rates[1]:.0f} questions a second, time {time_ratio:.2f} "
         f"({', '.join(f'{ratio:.2f}' for ratio in times)}), tokens {tokens:.2f}, "
-        f"difference {time_ratio - tokens:+.2f}; processor time {used[1] / used[0]:.2f} "
-        f"({1e3 * used[0]:.0f} -> {1e3 * used[1]:.0f} ms a question)",
+        f"difference {time_ratio - tokens:+.2f}",
         flush=True,
     )
+    if used[0]:
+        print(
+            f"  processor time {used[1] / used[0]:.2f} ({1e3 * used[0]:.0f} -> {1e3 * used[1]:.0f} "
+            "ms a question)",
+            flush=True,
+        )
     stops = [usage for found in own for usage in found.stops]
     if stops:
         waste = [usage["discarded_tokens"] for usage in stops]
@@ -192,7 +206,11 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=150)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=POLICIES)
+    parser.add_argument("--server", metavar="URL", help="one that runs, such as http://gpu:8000/v1")
     options = parser.parse_args()
+    if options.server is not None:
+        measure("stops", options.questions, options.rounds, Running(options.server))
+        return
     for kind in POLICIES if options.only is None else (options.only,):
         measure(kind, options.questions, options.rounds)
 
