@@ -1,9 +1,10 @@
-"""Results as JSON and JSON Schema: what is written is read back, and every field is described."""
+"""Results as JSON and JSON Schema: what is written is read back, and mypy sees swapped fields."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,9 +14,13 @@ import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
 
+from stopadvisor.certification.issue import CalibratedRun
 from stopadvisor.cli.schema import RESULTS
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.ground.results import from_document, schema_of, sentences_of, to_document, to_json
+from stopadvisor.policy.run_policies import Promotion
+from stopadvisor.report.sheet import Sheet
+from tests.generate import ROOT
 from tests.schemas import schema
 
 
@@ -137,3 +142,15 @@ def test_nothing_that_prints_a_result_loads_pydantic() -> None:
         "sys.exit('pydantic' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def swapped(promotion: Promotion, run: CalibratedRun) -> Iterator[Sheet]:
+    """Never called: where mypy takes a swapped field, it says that these lines ignore nothing."""
+    yield Sheet(promotion.promise, command=promotion.digest)  # type: ignore[arg-type]
+    yield Sheet(run.promoted, command=run.headline)  # type: ignore[arg-type]
+
+
+def test_mypy_refuses_a_line_that_ignores_nothing() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]
+    assert settings["strict"]
+    assert settings.get("warn_unused_ignores", True)
