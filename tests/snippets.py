@@ -10,8 +10,8 @@ A fenced block says by its language what it is:
 - `text`: what a command prints.
 
 Commands are found through stand-ins on the PATH: `stopadvisor` and `python` are this checkout's;
-`pip install` installs nothing and is held against `pyproject.toml`; the tests and benchmarks are
-named and not run, since they run these snippets.
+`pip install`, uv's too, installs nothing and is held against `pyproject.toml`; the tests and
+benchmarks are named and not run, since they run these snippets.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = ["KNOWN", "Snippet", "Workplace", "check_install", "command_lines", "s
 KNOWN = {"sh", "python", "json", "jsonl", "toml", "console", "text"}
 """Languages of fences; a fence without one is text."""
 
-COMMANDS = {"stopadvisor", "python", "pip", "mkdir", "cp", "xz", "openssl"}
+COMMANDS = {"stopadvisor", "python", "pip", "uv", "mkdir", "cp", "xz", "openssl"}
 """What a line of a `sh` block may begin with."""
 
 N_BUNDLED = 80
@@ -123,6 +123,7 @@ class Workplace:
             "stopadvisor": f'{shlex.join(forked.client)} stopadvisor "$@"; {uncertified}',
             "python": f'exec {stand_in} python "$@"',
             "pip": f'exec {stand_in} pip "$@"',
+            "uv": f'exec {stand_in} "$@"',
         }.items():
             (bin / name).write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
             (bin / name).chmod(0o755)
@@ -171,7 +172,9 @@ def check_install(words: Sequence[str]) -> None:
     """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     index = ["--index-url", "https://download.pytorch.org/whl/cpu"]
-    match [word for word in words if word != "--no-compile"]:
+    match words:
+        case ["install", "uv"]:
+            extras = {"dev"}
         case ["install", "-e", target] if found := re.fullmatch(r"\.(?:\[([\w,-]+)\])?", target):
             extras = set((found[1] or "").split(",")) - {""}
         case ["install", target] if found := re.fullmatch(r"stopadvisor(?:\[([\w,-]+)\])?", target):

@@ -113,6 +113,8 @@ def test_what_is_not_run_is_spelled_as_its_command_wants_it(
             assert (ROOT / words[0]).is_file(), words[0]
         elif name == "pip" and "torch>=2.9" not in words:  # for training, newer than elsewhere
             check_install(words)
+        elif name == "uv":
+            check_install(words[1:])
     assert lines
 
 
@@ -167,8 +169,8 @@ def test_an_installation_that_nobody_tried_is_refused(words: str) -> None:
 
 def test_ci_installs_what_pages_say() -> None:
     lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
-    installs = [line for line in lines if line.startswith("pip install")]
-    assert installs == ["pip install --quiet -e '.[hf,dev]'"]
+    installs = [line for line in lines if "pip install" in line]
+    assert installs == ["pip install --quiet uv", "uv pip install --quiet -e '.[hf,dev]'"]
     check_install(["install", "-e", ".[hf,dev]"])
 
 
