@@ -46,6 +46,9 @@ SKIPPED = 0.2
 """Share of a block's questions, its first, that find the server empty and are not judged."""
 LIMITS_LONG = 3
 """Times the longest limit that a block lasts at least, so that a queue can grow past it."""
+FIRST_IN_FLIGHT = 8
+"""Questions that the first block has at once, if each takes as long as alone: blocks at low rates
+are long and say little."""
 FIRST_STEP = math.log(2)
 FINEST_STEP = FIRST_STEP / 4
 FAR = math.log(2)
@@ -190,7 +193,7 @@ async def measure(
             if answer.route != route or not math.isfinite(answer.e2e):
                 raise SystemExit(f"expected an answer of route {route!r}, got {answer}")
             alone.append(answer.e2e)
-    start, blocks = 1 / float(np.mean(alone)), list[Block]()
+    start, blocks = FIRST_IN_FLIGHT / float(np.mean(alone)), list[Block]()
     try:
         async with asyncio.timeout(60 * minutes):
             while True:
