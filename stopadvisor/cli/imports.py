@@ -105,8 +105,6 @@ def _columns(text: str) -> dict[str, str]:
         "stopadvisor import dataset math500 --from MATH-500/test.jsonl -o math500.jsonl",
         "stopadvisor import probes recorded.jsonl -o runs/recorded --max-think 16384",
         "stopadvisor import replies replies.jsonl --ladder ladder.toml -o runs/ladder",
-        "stopadvisor import inspect --rung small=a.eval --rung large=b.eval --ladder ladder.toml "
-        "-o runs/ladder",
     ],
 )
 @click.argument("kind", metavar="FORMAT", type=click.Choice(list(_OPTIONS)))
@@ -222,8 +220,8 @@ def command(ctx: click.Context, /, **params: Any) -> int:
 
     FORMAT `replies` makes a run of whole replies, one of each rung of LADDER.TOML. A line is a
     question: id, gold and rungs, each with name, answer, finished and completion_tokens, and where
-    known correct, prompt_tokens, cached_tokens and mean_logprob. FORMAT `inspect` with a --rung for
-    each rung makes the same of logs, joined by the samples' ids, an epoch for each repeated reply.
+    known correct, prompt_tokens, cached_tokens and mean_logprob. FORMAT `inspect` makes the same of
+    logs: a --rung for each, joined by the samples' ids, an epoch for each repeated reply.
     """
     kind = params["kind"]
     _check_options(ctx, kind, params)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -93,9 +94,9 @@ def test_rules_are_measured_once_and_chosen_as_without(
 ) -> None:
     calls = []
 
-    def counted(fit: FitData, families: Sequence[str]) -> Iterator[ThresholdSequence]:
+    def counted(fit: FitData, *rest: Any) -> Iterator[ThresholdSequence]:
         calls.append(fit)
-        return candidates(fit, families)
+        return candidates(fit, *rest)
 
     monkeypatch.setattr("stopadvisor.assessment.rated.candidates", counted)
     rules = RulesOnFit.measure(fit, SETTINGS)
