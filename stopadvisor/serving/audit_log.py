@@ -205,17 +205,18 @@ def find_series(paths: Iterable[Path], digest: str) -> tuple[Series, ...]:
     return tuple(tuple(sorted(files)) for _, files in sorted(found.items()))
 
 
-def _merged(series: Sequence[Series], remarks: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield folders and records, in the order of their times; a server's keep their own."""
+def _merged(series: Sequence[Series], remarks: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield servers by number with records, in the order of times; a server's keep their own."""
 
-    def timed(one: Series) -> Iterator[tuple[float, str, dict[str, Any]]]:
+    def timed(number: int, one: Series) -> Iterator[tuple[float, int, dict[str, Any]]]:
         latest = 0.0
         for record in _records(one, remarks):
             latest = max(latest, float(record["t"]))
-            yield latest, str(one[0].parent), record
+            yield latest, number, record
 
-    for _, source, record in heapq.merge(*map(timed, series), key=lambda item: item[:2]):
-        yield source, record
+    streams = [timed(number, one) for number, one in enumerate(series)]
+    for _, number, record in heapq.merge(*streams, key=lambda item: item[:2]):
+        yield number, record
 
 
 def replay(
@@ -259,11 +260,11 @@ def replay(
                 )
     course = Course.join(settings, states, reference)
     lines = sum(sum(1 for _ in _lines(path)) - 1 for one in series for path in one)
-    for source, record in tracked("reading audits", _merged(series, remarks), lines):
+    for number, record in tracked("reading audits", _merged(series, remarks), lines):
         try:
-            course.apply(record, source if len(series) > 1 else "")
+            course.apply(record, str(number) if len(series) > 1 else "")
         except CalibrationError as error:
-            raise PolicyError(f"the log in {source}: {error}") from error
+            raise PolicyError(f"the log in {series[number][0].parent}: {error}") from error
     if gold:
         course.settle(gold)
     return course, tuple(remarks)
@@ -316,8 +317,8 @@ class AuditLog:
         header = _read_header(last)
         if WatchSettings(**header["settings"]) != settings:
             raise PolicyError(
-                f"{last}: written under other settings; give the same --audit and alarms as "
-                "before, or another folder"
+                f"{last}: written under other settings; give the same --audit as before, or "
+                "another --audit-log"
             )
         if header["state"] is not None:
             self.course = Course.restore(settings, header["state"])
@@ -351,7 +352,8 @@ class AuditLog:
 
     def _files(self) -> list[Path]:
         """Those of this policy, oldest first; other policies' may lie in the same folder."""
-        return sorted(self._folder.glob(f"audit-{self._settings.digest[:8]}-0-[0-9]*.jsonl"))
+        digits = 6 * "[0-9]"
+        return sorted(self._folder.glob(f"audit-{self._settings.digest[:8]}-0-{digits}.jsonl"))
 
     def _begin(self) -> None:
         name = f"audit-{self._settings.digest[:8]}-0-{self._number:06d}.jsonl"

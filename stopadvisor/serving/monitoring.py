@@ -185,7 +185,10 @@ class Course:
     # --- Records ----------------------------------------------------------------------------------
 
     def apply(self, record: Mapping[str, Any], source: str = "") -> None:
-        """Take in one record, as `audit_records` reads it; `source` keeps replicas' ids apart."""
+        """Take in one record, as `audit_log` reads it.
+
+        A `source`, in which there is no slash, keeps ids of several servers apart.
+        """
         kind, key = record["kind"], f"{source}/{record.get('id', '')}"
         if kind == "shed":
             self.counts["shed"] += 1
@@ -326,7 +329,7 @@ class Course:
             }
             course.drifted = {**state["drifted"]}
             course.alarms = {kind: Alarm(**state["alarms"][kind]) for kind in state["alarms"]}
-            course.counts |= state["counts"]
+            course.counts = {name: state["counts"].get(name, 0) for name in _COUNTS}
             figures = [
                 *(x for one in course.processes.values() for x in (*one.logs, *one.sums)),
                 *(test.capital for test in course.drift.values()),

@@ -109,6 +109,16 @@ def test_gold_breaks_the_promise_itself(call: Call) -> None:
     assert document["gold"] == document["gold_losses"] == document["resolved"]
 
 
+def test_gold_finds_the_requests_of_several_servers(call: Call) -> None:
+    policy, folders = write_policy(), [Path("audits/a").absolute(), Path("audits/b")]
+    for folder in folders:
+        write_log(policy, lost_from=0, requests=60, folder=folder)
+    line = {"id": "r7", "served_correct": False, "full_correct": True}
+    Path("gold.jsonl").write_text(json.dumps(line) + "\n")
+    document = json.loads(call(POLICY, *folders, "--gold", "gold.jsonl", "--json")[1])
+    assert (document["replicas"], document["gold"]) == (2, 2)
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [

@@ -235,6 +235,9 @@ def test_a_state_goes_on_to_the_last_digit() -> None:
         course.apply(record)
         other.apply(record)
     assert other.state() == course.state()
+    state = course.state()
+    state["counts"] |= {"strange": 1}
+    assert Course.join(LOST, [state, state], None).counts.keys() == course.counts.keys()
 
 
 def policy_with(**fields: Any) -> Policy:
