@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from http.server import BaseHTTPRequestHandler
 from typing import Any, TypeVar
 
@@ -394,6 +395,16 @@ def test_the_key_is_taken_out_of_data_wherever_it_stands(secret: str) -> None:
     assert secret not in json.dumps(hidden, ensure_ascii=False).replace("\\\\", "\\")
     assert hidden["a [A_KEY]"][0] == {"b": "[A_KEY][A_KEY]", "c": 5}
     assert hidden["d"] == "plain"
+
+
+def test_the_key_is_taken_out_of_a_header() -> None:
+    def write(to: BaseHTTPRequestHandler) -> None:
+        begin(to, X_Said=f"under {SECRET}")
+        to.wfile.write(b"{}")
+
+    with raw(write) as server:
+        ask = partial(Client.ask, method="POST", path="/completions", header="X-Said")
+        assert asked([server], ask, key=Key(SECRET, "A_KEY")) == {"X-Said": "under [A_KEY]"}
 
 
 # --- Servers that are down, and Ctrl-C ---

@@ -341,7 +341,7 @@ class Client:
         if not isinstance(data, dict):
             raise TypeError(f"expected an object, got {type(data).__name__}")
         if header is not None:
-            data[header] = answer.response.headers.get(header, "")
+            data[header] = self._one_line(answer.response.headers.get(header, ""))
         return data
 
     async def _read_completion(self, answer: Body, take: Take | None) -> Completion:
