@@ -13,10 +13,11 @@ import pytest
 
 from stopadvisor.cli.main import main
 from stopadvisor.policy.frozen import load_policy, save_policy
+from stopadvisor.policy.rung_policies import read_policies
 from stopadvisor.runs.ladder import read_ladder
 from stopadvisor.serving.serve_settings import AuditSettings
 from tests.engines.rung_server import RungServer, Said, ladder_toml, rung_server, say
-from tests.policy_content import ladder_content, policy_from
+from tests.policy_content import example_content, ladder_content, policy_from
 from tests.serving.gateways import Answer, RunningGateway, running, until
 
 N = 24
@@ -41,7 +42,7 @@ def ladder_gateway(
 ) -> Iterator[RunningGateway]:
     """A gateway before the servers at some URLs."""
     file = folder / "ladder.toml"
-    ladder = read_ladder(Path(ladder_toml(file, rungs, *urls)))
+    ladder = read_policies(read_ladder(Path(ladder_toml(file, rungs, *urls))))[0]
     with running(folder / "policy.json", urls[-1], ladder=ladder, **changes) as gateway:
         yield gateway
 
@@ -127,9 +128,29 @@ def test_giving_up_is_marked(tmp_path: Path, how: str) -> None:
         asked = [body["model"] for body in server.asked]
     wanted = "small" if how == "reply" else "large"
     assert {rung_of(answer) for answer in answers} == {f"{wanted}; gave-up"}
-    assert asked == ["tiny"] * 4 if how == "reply" else ["tiny", "big"] * 4
+    assert asked == (["tiny"] if how == "reply" else ["tiny", "big"]) * 4
     if how == "reply":
         assert answers[0].json["usage"]["stopadvisor"]["gave_up"] is True
+
+
+@pytest.mark.parametrize("served", [True, False])
+def test_a_rung_with_a_policy_is_held_to_it(tmp_path: Path, served: bool) -> None:
+    own = tmp_path / "small.json"
+    save_policy(policy_from(example_content()), own, format="json")
+    digest = load_policy(own).digest
+    policy = policy_of(tmp_path, [{**RUNGS[0], "policy_digest": digest}, RUNGS[1]])
+    rungs = [{**RUNGS[0], "policy": str(own)}, RUNGS[1]]
+    number = next(n for n in range(N) if is_served(n))
+    with rung_server(say) as server, ladder_gateway(tmp_path, server.url, rungs=rungs) as gateway:
+        server.under = digest if served else None
+        answer = gateway.ask(body_of(number))
+        text = gateway.get("/metrics").body.decode()
+    # The rung's own header is not handed on, and it is asked without a cap.
+    header = f"policy; reason=covered; digest={load_policy(policy).digest[:8]}; rung="
+    assert answer.headers["x-stopadvisor"] == header + ("small" if served else "large")
+    assert [body["model"] for body in server.asked] == ["tiny", "big"][: 2 - served]
+    assert "max_tokens" not in server.asked[0]
+    assert ('stopadvisor_rungs_down_total{rung="small"} 1.0' in text) != served
 
 
 def test_a_stream_has_the_same_reply(gateway: RunningGateway) -> None:

@@ -91,6 +91,7 @@ def test_the_route_takes_the_place_of_the_original() -> None:
         ({"STOPADVISOR_POLICY": "/none.joblib"}, 2, "/none.joblib"),
         ({"STOPADVISOR_SHADOW": "2"}, 2, "expected 0 or 1, got '2'"),
         ({"version": "0.30.4"}, 2, "takes no older one, got 0.30.4"),
+        ({"version": "0.9.1"}, 2, "takes no older one, got 0.9.1"),
         ({"missing": "stopadvisor.serving.serve_settings"}, 2, "does not fit this environment"),
         ({"routes": "none"}, 2, "expected vLLM's own route POST /v1/chat/completions, got none"),
     ],
