@@ -38,7 +38,7 @@ class HfEngine(LocalModel, ChatEngine):
     """A loaded model that draws traces and probes them over the cache that they left.
 
     Made by `load_engine`; implements `probes.asking.Engine` and
-    `serving.answer_pass.AnsweringEngine`, where the methods are described.
+    `serving.answering.AnsweringEngine`, where the methods are described.
     """
 
     def identity(self) -> dict[str, Any]:

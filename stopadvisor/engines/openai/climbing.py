@@ -191,7 +191,7 @@ async def climb(
 
 @dataclass
 class LadderEngine:
-    """Answers requests under a policy that climbs; an `answer_pass.Answering`."""
+    """Answers requests under a policy that climbs; an `answering.Answering`."""
 
     ladder: Ladder
     servers: RungServers

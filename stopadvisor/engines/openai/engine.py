@@ -39,7 +39,7 @@ _BATCH = 256
 
 @dataclass
 class OpenAiEngine(ChatEngine):
-    """A served model, as `probes.asking.Engine` and `serving.answer_pass.AnsweringEngine`.
+    """A served model, as `probes.asking.Engine` and `serving.answering.AnsweringEngine`.
 
     Made by `open_servers`; `close` it, as connections and a thread belong to it.  What does not fit
     the server raises `ModelError`; a server that refuses, or fails for longer than its retry
