@@ -65,7 +65,8 @@ TESTS: dict[str, str] = {
     "ground/fields": "policy/test_schema policy/test_frozen policy/test_hostile",
     "policy/file": "policy/test_frozen policy/test_hostile policy/test_load_limits",
     "policy/frozen": (
-        "policy/test_frozen policy/test_golden policy/test_schema policy/test_signature"
+        "policy/test_frozen policy/test_golden policy/test_schema policy/test_signature "
+        "policy/test_source"
     ),
     "policy/golden": "policy/test_golden policy/test_frozen",
     "policy/shown": "cli/test_inspect policy",
