@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from tests import __main__ as checks
-from tests.__main__ import TIERS, Check, main
+from tests.__main__ import FAST, REST, TIERS, Check, main
+from tests.conftest import pytest_ignore_collect
 from tests.release import EXTRAS, HEAVY
 
 WAITS = """
@@ -97,6 +98,27 @@ def test_after_a_check_that_fails_nothing_runs(
     out, err = capfd.readouterr()
     assert out == "$ types\n$ style\nstyle ran\n"
     assert err == "tests: 'style' failed with exit code 4\n"
+
+
+@pytest.mark.parametrize(
+    ("expression", "is_left_out"),
+    [
+        (FAST, True),
+        (REST, None),
+        ("not long", None),
+        ("", None),
+        ("vllm or not slow and not long", None),
+        ("not (vllm and not slow and not long)", None),
+    ],
+)
+def test_a_file_is_left_out_where_no_test_of_it_can_be_asked_for(
+    tmp_path: Path, pytestconfig: pytest.Config, expression: str, is_left_out: bool | None
+) -> None:
+    file = tmp_path / "test_slow.py"
+    file.write_text("pytestmark = [pytest.mark.vllm, pytest.mark.slow]\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pytestconfig.option, "markexpr", expression)
+        assert pytest_ignore_collect(file, pytestconfig) is is_left_out
 
 
 # --- CI -------------------------------------------------------------------------------------------
