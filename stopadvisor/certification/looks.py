@@ -20,6 +20,7 @@ from stopadvisor.ground.errors import CalibrationError, ProbeError
 from stopadvisor.ground.fields import plain
 from stopadvisor.probes.grouping import in_groups_of
 from stopadvisor.probes.outcomes import CalibrationQuestions, OpenQuestions, SealedQuestions
+from stopadvisor.rules.costs import CACHE_BLOCK
 from stopadvisor.rules.losses import LOSSES, LOST
 from stopadvisor.runs.access import (
     closed_questions,
@@ -53,8 +54,12 @@ def deploy_request(settings: Settings) -> dict[str, Any]:
 
 
 def named_settings(settings: Settings) -> dict[str, Any]:
-    """Settings as a look names them; those about losses and traces only where they were given."""
-    named = asdict(settings) | {"weights": plain(settings.weights)}
+    """Settings as a look names them; those about losses and traces only where they were given.
+
+    The block of a prefix cache is one, though nobody sets it: older logs name it, and the same look
+    has to be found there.
+    """
+    named = asdict(settings) | {"weights": plain(settings.weights), "cache_block": CACHE_BLOCK}
     for name, unsaid in (
         ("loss", LOST.name),
         ("also", ()),
