@@ -22,7 +22,7 @@ from stopadvisor.rules.costs import (
     Serving,
     Weights,
 )
-from stopadvisor.rules.families import FIXED_BUDGET, LEARNED_FAMILIES, RUNG_FAMILIES, STOP_SCALARS
+from stopadvisor.rules.families import FAMILIES, FIXED_BUDGET, RUNG_FAMILIES, STOP_SCALARS
 from stopadvisor.rules.losses import DIFFERS, LOSSES, LOST, Guarantee, Loss, LossName
 
 __all__ = [
@@ -58,9 +58,7 @@ class Settings:
                 raise CalibrationError(f"{name} must be in (0, 1), got {getattr(self, name)!r}")
         if self.serving not in (*REGIMES, LADDER):
             raise CalibrationError(f"serving must be one of {REGIMES}, got {self.serving!r}")
-        known: tuple[str, ...] = (*LEARNED_FAMILIES, *STOP_SCALARS, FIXED_BUDGET)
-        if self.serving == LADDER:
-            known = RUNG_FAMILIES
+        known: tuple[str, ...] = RUNG_FAMILIES if self.serving == LADDER else FAMILIES
         unknown = [f for f in self.families if f not in known]
         if unknown or not self.families:
             raise CalibrationError(f"families must be among {known}, got {self.families!r}")
@@ -155,6 +153,12 @@ class SettingsOverrides:
                 raise ProbeError(
                     f"{assessed.get('run')}: assessment.json is damaged ({error!r}); assess again"
                 ) from error
+            gone = {*values.get("families", ())} - {*FAMILIES, *RUNG_FAMILIES}
+            if gone and self.families is None:
+                raise ProbeError(
+                    f"{assessed.get('run')}: assessed with families that are gone "
+                    f"({', '.join(sorted(gone))}); assess again, or name --families"
+                )
         given = {f.name: getattr(self, f.name) for f in fields(self)}
         values = {**(defaults or {}), **values}
         values |= {name: value for name, value in given.items() if value is not None}

@@ -59,13 +59,12 @@ KINDS_OF_QUESTION = {
     "oscillating": "right and wrong by turns",
 }
 """By their names in a profile."""
-_RIGHT = "a trained score of the trial answer passes its threshold"
+_TRAINED = "a trained score of the trial answer passes its threshold"
+"""Of every other family, those of older runs too."""
 _STANDS = "a trial answer has stayed the same for long enough"
 _SURE = "the model is confident enough of a trial answer"
 _STOPS_WHEN = {
-    "learned": _RIGHT,
     "learned-keeps": "the signals of a trial answer together say that thinking on gains nothing",
-    "learned-text": _RIGHT,
     "confidence": _SURE,
     "deer": _SURE,
     "entropy": "the model wavers little enough over a trial answer",
@@ -186,7 +185,7 @@ def rule_headline(family: str, where: str | None) -> str:
     if family == FIXED_BUDGET:
         return f"Stop every question {where}." if where else "Stop every question at one budget."
     ask = f"; ask for one {where}" if where else ""
-    return f"Stop early when {_STOPS_WHEN[family]} (rule: {family}){ask}."
+    return f"Stop early when {_STOPS_WHEN.get(family, _TRAINED)} (rule: {family}){ask}."
 
 
 def kind_of_rule(family: str) -> str:
