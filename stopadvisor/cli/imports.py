@@ -108,7 +108,7 @@ def _columns(text: str) -> dict[str, str]:
     ],
 )
 @click.argument("kind", metavar="FORMAT", type=click.Choice(list(_OPTIONS)))
-@click.argument("sources", metavar="FILE...", type=PATH, nargs=-1)
+@click.argument("sources", metavar="[FILE]...", type=PATH, nargs=-1)
 @click.option("--out", "-o", type=PATH, required=True, help="Workload or run directory to make.")
 @click.option(
     "--map",
