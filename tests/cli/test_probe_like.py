@@ -119,6 +119,10 @@ def test_what_the_policy_fixes_cannot_be_asked_for_otherwise(call: Call) -> None
     assert "--like brings --cap 20, got 3" in call.refused(
         "probe", FRESH, "--like", POLICY, "--cap", "3"
     )
+    Path("another_grader.py").write_text("def f(question, gold, answer):\n    return True\n")
+    assert "--like brings --grader gold, got another_grader:f" in call.refused(
+        "probe", FRESH, "--like", POLICY, "--grader", "another_grader:f"
+    )
     code, _, err = call("probe", FRESH, "--like", POLICY, "--cap", "20", "--out", "same")
     assert code == 0, err
 

@@ -77,12 +77,15 @@ def test_the_run_is_calibrated_on_after_a_promotion(call: Call) -> None:
         ("policy.joblib", "is the policy in use already; name one of policy-a15-"),
         ("nothing.joblib", "no such policy file"),
         ("foreign.joblib", ".json is missing: without it"),
+        ("torn.joblib", ".json is not readable ("),
     ],
 )
 def test_what_cannot_be_promoted_is_one_line_and_changes_nothing(
     call: Call, name: str, said: str
 ) -> None:
-    shutil.copy(policy_of("15"), RUN / "foreign.joblib")
+    for copy in ("foreign.joblib", "torn.joblib"):
+        shutil.copy(policy_of("15"), RUN / copy)
+    calibration_of(RUN / "torn.joblib").write_text("[" * 100_000)  # nested without end
     (RUN / ".lock").unlink()
     before = {file: file.read_bytes() for file in RUN.iterdir()}
     err = call.refused("promote", RUN / name)

@@ -27,7 +27,8 @@ def material(probed_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     root = tmp_path_factory.mktemp("transfer")
     shutil.copytree(probed_run, root / "old")
     words = [*ALPHA, "--families", "learned", "--out", str(root / SOURCE), "--quiet"]
-    assert main(["calibrate", *CERTIFY, str(root / "old"), *words]) == 0
+    priced = ["--price", "0.5/0.05/2", "--serving", "prefix-cache"]
+    assert main(["calibrate", *CERTIFY, str(root / "old"), *words, *priced]) == 0
     make_run(root / "runs" / "target", 600)
     target = RunDirectory.load(root / TARGET)
     target.rewrite(target.records()[300:])
@@ -45,6 +46,9 @@ def test_the_rule_is_the_sources_and_all_but_the_test_questions_certify_it(call:
     policy, source = load_policy(found["policy"]).content, load_policy(SOURCE).content
     assert policy["coef"] == source["coef"]
     assert policy["order"] == source["order"]
+    # What it saves is told in the source's own terms.
+    assert policy["serving"] == source["serving"] == "prefix-cache"
+    assert found["expected"]["weights"]["unit"] == "money per million tokens"
     certificate = policy["certificate"]
     assert certificate_in(load_policy(found["policy"])) == found["certificate"]
     assert certificate["transfer"] == "target-calibrated"

@@ -182,8 +182,9 @@ def rebound(**changes: Any) -> Path:
     [
         ({"entropy_source": "top-k:20"}, "entropy source"),
         ({"prompt_template": "Well: {question}"}, "prompt template"),
+        ({"task": "choice"}, "answers task 'choice'"),
     ],
-    ids=["entropy", "template"],
+    ids=["entropy", "template", "task"],
 )
 def test_other_probes_are_refused_unless_as_a_transfer(
     call: Call, change: dict[str, Any], message: str

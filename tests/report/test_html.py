@@ -294,6 +294,10 @@ def test_hostile_texts_are_escaped_and_cut(tmp_path: Path) -> None:
 # --- The page as a file ---------------------------------------------------------------------------
 
 
+def test_the_same_results_give_the_same_page(before: ReportData, html: str) -> None:
+    assert render(before) == html
+
+
 def test_the_page_refers_to_nothing_outside_itself(html: str) -> None:
     shown = Page(html)
     for tag, attributes in shown.tags:
