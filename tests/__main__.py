@@ -1,7 +1,7 @@
 """Run the checks of the project, in order, and stop at the first that fails.
 
 `python -m tests` from a checkout with the `hf` and `dev` extras installed: ruff, ruff format,
-codespell, import-linter, pytest, and mypy beside them, since the others leave a core idle.
+codespell, import-linter, pytest, and mypy in parallel, since the others leave a core idle.
 `--fast` leaves out the tests that take long or need a model, a browser or a server.  Other
 arguments go to pytest, so `python -m tests -k layout` runs one part of it after the linters.  The
 failing check is named, and its code is the exit code.
@@ -99,7 +99,7 @@ def parse(arguments: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the checks in order, and what runs beside them; return the first failing code, or 0."""
+    """Run the checks in order, and mypy in parallel; return the first failing code, or 0."""
     tier, rest = parse(arguments)
     beside = next((check for check in TIERS[tier] if check.beside), None)
     *first, last = (check for check in TIERS[tier] if not check.beside)

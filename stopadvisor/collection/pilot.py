@@ -268,7 +268,7 @@ def _thinned(plan: ProbePlan, traces: Sequence[RawTrace]) -> ProbePlan:
 
 @dataclass(frozen=True)
 class ProbeCost:
-    """What probing a question decodes besides its thinking; means over a few traces."""
+    """What probing a question decodes on top of its thinking; means over a few traces."""
 
     probes: float
     """Probes a question."""

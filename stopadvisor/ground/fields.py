@@ -45,7 +45,7 @@ def expect(ok: bool, name: str, expected: str, value: Any) -> None:
 
 @dataclass(frozen=True)
 class Condition:
-    """What a value must be besides its type."""
+    """What a value of the right type must be."""
 
     expected: str
     holds: Callable[[Any], bool]

@@ -65,7 +65,7 @@ class KeptLayer(DynamicLayer):  # type: ignore[misc]  # transformers ships no us
         return self.keys, self.values
 
     def reserve(self, columns: int, like: tuple[Tensor, ...] | None = None) -> None:
-        """Make room for `columns` more columns, and a share besides, so that growing is rare."""
+        """Make room for `columns` more columns, and a share to spare, so that growing is rare."""
         needed, old = self.used + columns, self._buffers
         if old and needed <= old[0].shape[-2]:
             return
