@@ -23,8 +23,7 @@ from stopadvisor.rules.scores import LinearModel
 from tests.policy_content import example_terms, trigger_content
 
 __all__ = [
-    "RecordedRule", "recorded_index", "recorded_stop", "replayed", "rule_of", "stand_in_ids",
-    "stops",
+    "RecordedRule", "recorded_stop", "replayed", "rule_of", "stand_in_ids", "stops",
 ]  # fmt: skip
 
 
@@ -89,12 +88,6 @@ def recorded_stop(
             closed_by_itself=row.closed_by_itself,
         )
     return event if isinstance(event, Stop) else None
-
-
-def recorded_index(policy: Policy, record: ProbeRecord) -> int | None:
-    """Checkpoint at which a recorded trace is stopped; None for its natural end."""
-    stop = recorded_stop(policy, record)
-    return None if stop is None else stop.index
 
 
 def rule_of(

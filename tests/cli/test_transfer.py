@@ -18,7 +18,6 @@ pytestmark = pytest.mark.slow
 
 SOURCE, TARGET = Path("source.joblib"), Path("runs/target")
 ALPHA = ["--alpha", "0.15"]
-FAST = [*ALPHA, "--families", "confidence"]
 
 
 @pytest.fixture(scope="module")

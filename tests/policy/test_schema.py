@@ -213,11 +213,6 @@ def test_one_probe_a_trace_at_the_first_token_can_be_all() -> None:
     assert built(_trigger("marker", **least))["trigger"].items() >= least.items()
 
 
-def _where(family: str) -> dict[str, Any]:
-    """Where the example of another family probes."""
-    return {key: family_content(family)[key] for key in ("trigger", "budgets")}
-
-
 @pytest.mark.parametrize(
     ("content", "expected"),
     [

@@ -21,7 +21,6 @@ from stopadvisor.workload.logged import Gathered, LogOptions, gather
 
 LOGS = Path(__file__).parent.parent / "testdata" / "imports"
 """README.md there says which program wrote each."""
-SUMS = [json.loads(line) for line in (LOGS / "sums.jsonl").read_text().splitlines()]
 
 
 def read(kind: str, *paths: Path, all_of: str | None = None, **columns: str) -> Gathered:
