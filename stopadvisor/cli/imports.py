@@ -241,8 +241,10 @@ def _check_options(ctx: click.Context, kind: str, params: Mapping[str, Any]) -> 
     for option in ctx.command.params:
         if option.name in others and is_given(option.name):
             raise click.UsageError(f"{option.opts[0]} is no option of format {kind}")
-    if of_rungs == bool(sources):
-        raise click.UsageError("format inspect takes FILE or --rung" if sources else "name a FILE")
+    if of_rungs and sources:
+        raise click.UsageError(f"format inspect takes FILE or --rung, got both: {names}")
+    if not of_rungs and not sources:
+        raise click.UsageError(f"format {kind} needs a FILE, got none")
     if len({name for name, _ in params["rungs"]}) < len(params["rungs"]):
         raise click.UsageError("--rung: expected each rung once")
     if kind == "dataset":

@@ -133,7 +133,9 @@ def test_logs_of_an_evaluation_become_a_run(tmp_path: Path, call: Call) -> None:
     assert [each["accuracy"] for each in found["rungs"]] == [1.0, 1.0]
     assert len(RunDirectory.load(tmp_path / "run").replies()) == 20
     assert "takes FILE or --rung" in call.refused(*words, tmp_path / "small.json")
-    assert "name a FILE" in call.refused("import", "csv", "-o", tmp_path / "other")
+    assert "format csv needs a FILE, got none" in call.refused(
+        "import", "csv", "-o", tmp_path / "other"
+    )
     assert "--rung is no option of format replies" in call.refused(
         "import", "replies", "x", "--rung", "a=b", "-o", tmp_path / "other"
     )
