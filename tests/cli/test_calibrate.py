@@ -326,15 +326,18 @@ def test_bad_targets_are_one_line(call: Call) -> None:
     assert "assess again" in call.refused(RUN, *CERTIFY)
     (RUN / "assessment.json").write_text('{"protocol": "deploy"}', encoding="utf-8")
     assert "assess again" in call.refused(RUN, *CERTIFY)
+    (RUN / "assessment.json").unlink()
+    (RUN / "looks.jsonl").write_text("{\n", encoding="utf-8")
+    assert "looks.jsonl: line 1 is damaged" in call.refused(RUN, *CERTIFY)
+
+
+def test_an_assessment_with_a_family_that_is_gone_is_made_again(call: Call) -> None:
     call(RUN, *LIGHT, command="assess")
     assessed = json.loads((RUN / "assessment.json").read_bytes())
     assessed["settings"]["families"].append("learned-boosted")
     (RUN / "assessment.json").write_text(json.dumps(assessed), encoding="utf-8")
     assert "(learned-boosted); assess again, or name --families" in call.refused(RUN, *CERTIFY)
     assert call(RUN, *FAST)[0] == 0
-    (RUN / "assessment.json").unlink()
-    (RUN / "looks.jsonl").write_text("{\n", encoding="utf-8")
-    assert "looks.jsonl: line 1 is damaged" in call.refused(RUN, *CERTIFY)
 
 
 def test_a_full_disk_is_one_line_and_no_outcome(
