@@ -46,7 +46,7 @@ _VERSIONS = ("engine_version", "torch")
 """Fields of an engine's identity that may change while a run goes on; the changes are recorded."""
 _FURTHER = "further_versions"
 _OF_MARKERS = ("markers", "min_gap", "max_markers")
-_OF_RUNG = ("price", "engine", "base_url", "api_key_env")
+_OF_RUNG = ("price", "engine", "base_url", "api_key_env", "policy")
 _PACKAGES = ("numpy", "torch", "transformers", "scikit-learn", "math-verify")
 
 
@@ -170,7 +170,7 @@ def identity_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
         "plan": plan,
         **recorded_sampling(manifest),
     }
-    if "ladder" in manifest:  # the place and price of a rung may change
+    if "ladder" in manifest:  # a rung's price and place may change, and its policy's file
         identity["ladder"] = [_without(rung, _OF_RUNG) for rung in manifest["ladder"]]
     return identity
 

@@ -15,6 +15,9 @@ from tests.engines.fake_server import Listener
 
 __all__ = ["RungServer", "Said", "ladder_toml", "number_of", "rung_server", "say"]
 
+HUGE = 10**400
+"""No float holds it."""
+
 
 @dataclass(frozen=True)
 class Said:
@@ -57,7 +60,8 @@ class RungServer(Listener):
     say: Callable[[str, str], Said]
     """Of a model and a question."""
     faults: dict[str, str] = field(default_factory=dict)
-    """By model: ``500``, ``400``, ``no-logprobs``, ``slow``, ``broken`` or ``strange``."""
+    """By model: ``500``, ``400``, ``no-logprobs``, ``slow``, ``broken`` or ``strange``; ``logprob``
+    or ``count`` with 400 digits."""
 
     under: str | None = None
     """Digest of the policy that it answers under, so its header says."""
@@ -96,8 +100,9 @@ class RungServer(Listener):
         most = body.get("max_tokens") or said.tokens
         cut = said.tokens > most
         logprobs = None
-        if body.get("logprobs"):
-            logprobs = {"content": [{"token": "x", "logprob": said.logprob or 0.0}]}
+        if body.get("logprobs") or fault == "logprob":
+            logprob = -HUGE if fault == "logprob" else said.logprob or 0.0
+            logprobs = {"content": [{"token": "x", "logprob": logprob}]}
         message = {"role": "assistant", "content": "" if cut else said.text}
         found = {
             "choices": [
@@ -110,7 +115,7 @@ class RungServer(Listener):
             ],
             "usage": {
                 "prompt_tokens": said.prompt_tokens,
-                "completion_tokens": min(said.tokens, most),
+                "completion_tokens": HUGE if fault == "count" else min(said.tokens, most),
                 "prompt_tokens_details": {"cached_tokens": 2},
             },
         }

@@ -267,7 +267,8 @@ def _read_logprob(value: Any, *, finite: bool = False) -> float:
         or not value <= _ROUNDING
         or (finite and not math.isfinite(value))
     ):
-        raise ValueError(f"a log-probability must be a number <= 0, got {value!r:.40}")
+        kind = "finite number" if finite else "number"
+        raise ValueError(f"a log-probability must be a {kind} <= 0, got {value!r:.40}")
     return min(float(max(value, -math.inf)), 0.0)
 
 

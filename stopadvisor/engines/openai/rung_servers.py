@@ -28,6 +28,7 @@ from stopadvisor.engines.http.key import ForwardedKey, Key
 from stopadvisor.engines.openai.each import asked_each
 from stopadvisor.ground.constants import POLICY_HEADER
 from stopadvisor.ground.errors import EngineError, ModelError
+from stopadvisor.ground.fields import MOST_TOKENS
 from stopadvisor.probes.asking import Prompt
 from stopadvisor.runs.ladder import Ladder, Rung
 
@@ -68,11 +69,11 @@ def _read(data: Mapping[str, Any], seconds: float) -> RungAnswer:
         prompt, decoded = usage["prompt_tokens"], usage["completion_tokens"]
         cached = min(details.get("cached_tokens") or 0, prompt)
         if not isinstance(shown, str) or not all(
-            type(count) is int and count >= 0 for count in (prompt, decoded, cached)
+            type(count) is int and 0 <= count <= MOST_TOKENS for count in (prompt, decoded, cached)
         ):
             raise TypeError("its text or its counts are none")
         tokens = [float(t["logprob"]) for t in (choice.get("logprobs") or {}).get("content") or ()]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise EngineError(f"no chat completion ({type(error).__name__}: {error})") from error
     mean = min(sum(tokens) / len(tokens), 0.0) if tokens else None
     return RungAnswer(
