@@ -140,7 +140,7 @@ class ProbeSettings:
     def plan(self) -> ProbePlan:
         """The plan before a model is seen: no budgets, and the longest cap, where both are auto.
 
-        `pilot.thinking_cap` and `schedule.settle_plan` settle what is auto, and `for_engine` the
+        `pilot.thinking_cap` and `pilot.settle_plan` settle what is auto, and `for_engine` the
         entropy and the tokens of named markers.
         """
         settled: dict[str, Any] = {

@@ -260,7 +260,7 @@ def open_source(
     if keep:
         make_folder(folder)
         write_json_atomically(note, content)
-    return _of_archive(folder, path, table, content)
+    return _of_archive(folder, table, content)
 
 
 def newest_source() -> Source:
@@ -343,12 +343,10 @@ def _of_results_folder(folder: Path) -> Source:
         raise ProbeError(f"{note}: not readable as the note of an archive: {error}") from error
     if not path.exists() or _sha256(path) != digest:
         raise ProbeError(f"{path}: the archive of {folder} is gone or has changed")
-    return _of_archive(folder, path, read_archive(path).sealed(), content)
+    return _of_archive(folder, read_archive(path).sealed(), content)
 
 
-def _of_archive(
-    folder: Path, path: Path, table: SealedQuestions, content: Mapping[str, Any]
-) -> Source:
+def _of_archive(folder: Path, table: SealedQuestions, content: Mapping[str, Any]) -> Source:
     split = content["split"]
     first, second, third = split["fractions"]
     fractions = (float(first), float(second), float(third))
