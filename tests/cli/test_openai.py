@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from stopadvisor.cli.main import main
-from tests.engines.fake_server import FakeServer, Story, fake_server
+from tests.engines.fake_server import TINY, FakeServer, Story, fake_server
+from tests.engines.test_openai_hostile import Echo
 from tests.scripted import write_sums
 
 SECRET = "sk-not-to-be-seen-0123456789"
@@ -142,7 +143,7 @@ def test_a_server_that_is_not_there_is_a_failure(
 # --- The key --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fault", [None, "401", "500", "bug"])
+@pytest.mark.parametrize("fault", [None, "told", "401", "500", "bug"])
 def test_the_key_is_nowhere_to_be_found(
     sums: Path,
     tmp_path: Path,
@@ -156,7 +157,12 @@ def test_the_key_is_nowhere_to_be_found(
     monkeypatch.setenv("MY_KEY", SECRET)
     out = tmp_path / "run"
     words = ["--limit", "6", "--out", str(out), "--api-key-env", "MY_KEY", "--patience", "0.3"]
-    with fake_server(key=SECRET, echoes_key=True) as server:
+    server = FakeServer(key=SECRET, echoes_key=True)
+    if fault == "told":  # in its name, its thinking and its answers
+        story = Story(f"{SECRET}\n", f"Bearer {SECRET}", lambda tokens: f" {SECRET}\n")
+        server = Echo(key=SECRET, story=story)
+        words += ["--tokenizer", str(TINY), "--cap", "48"]
+    with server:
         if fault == "401":
             server.key = "another"
         if fault == "500":
@@ -173,7 +179,10 @@ def test_the_key_is_nowhere_to_be_found(
 
             monkeypatch.setattr("stopadvisor.engines.openai.served_model.ServedModel.force", broken)
         code = probe(sums, server, *words, "--json")
-    assert code == {None: 0, "401": 2, "500": 1, "bug": 1}[fault]
+    assert code == {None: 0, "told": 0, "401": 2, "500": 1, "bug": 1}[fault]
+    if fault == "told":
+        for name in ("probes.jsonl", "thinking.jsonl"):
+            assert b"[MY_KEY]" in (out / name).read_bytes()
     if fault is None:
         assert server.headers[0]["Authorization"] == f"Bearer {SECRET}"
     said = capsys.readouterr()

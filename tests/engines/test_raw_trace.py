@@ -116,6 +116,27 @@ def test_a_long_trace_is_decoded_about_once() -> None:
     assert counting.decoded < 2 * len(ids)
 
 
+@pytest.mark.parametrize(
+    ("cap", "answer_cap", "thinking", "cut", "taken"),
+    [
+        pytest.param(2, 9, 2, True, 4, id="cut"),
+        pytest.param(3, 9, 3, True, 5, id="cut a token before its closer"),
+        pytest.param(4, 9, 4, False, 8, id="closed at the cap"),
+        pytest.param(9, 9, 4, False, 8, id="closed"),
+        pytest.param(9, 1, 4, False, 7, id="the answer is cut"),
+    ],
+)
+def test_thinking_ends_at_its_closer_or_its_cap(
+    cap: int, answer_cap: int, thinking: int, cut: bool, taken: int
+) -> None:
+    drawn = [1, 1, 1, 1, 7, 8, 5, 3, 9]  # closer 7 8; 3 ends the answer
+    trace = Trace((), prompt("a"), plan(), None, TraceEnd((7, 8), (3,), cap, answer_cap))
+    trace.take(drawn)
+    assert (trace.end.thinking, trace.end.cut, trace.end.closed) == (thinking, cut, not cut)
+    assert (trace.ids, trace.surplus) == (drawn[:taken], len(drawn) - taken)
+    assert trace.visible == ([] if cut else drawn[6:taken])
+
+
 @dataclass
 class Judging:
     """Stands for a session and its rule: reads markers and keeps them."""

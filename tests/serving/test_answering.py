@@ -20,8 +20,9 @@ from stopadvisor.ground.results import from_document
 from stopadvisor.policy.frozen import Policy, save_policy
 from stopadvisor.policy.requests import Reply
 from stopadvisor.serving.answer_file import AnswerRecord
-from stopadvisor.serving.answer_summary import AnswerSummary
+from stopadvisor.serving.answer_summary import AnswerSummary, MeanTokens
 from stopadvisor.serving.answering import AnswerSettings, _gradable, answer_workload
+from stopadvisor.stats.intervals import exact_interval
 from stopadvisor.workload.questions import Question
 from tests.engines.fake_server import FakeServer, fake_server
 from tests.engines.test_openai_engine import engine_at
@@ -95,7 +96,9 @@ def test_every_question_is_answered_and_kept(bench: Bench) -> None:
     assert {(line.budget, line.answer, line.setting) for line in bench.lines} == {
         (4, " 5", found.setting)
     }
-    assert found.accuracy == 0.5
+    assert (found.stopped, found.accuracy) == (N, 0.5)
+    (tokens,) = {(e.think_tokens, e.probe_tokens, e.visible_tokens) for e in bench.lines}
+    assert found.mean_tokens == MeanTokens(*tokens)
     assert (found.on_stop, found.serving, found.certified, found.alpha) == (
         *("probe", "resume"),
         *(True, 0.15),
@@ -127,7 +130,15 @@ def test_full_thinking_beside_it_says_what_stopping_saves_and_loses(bench: Bench
     full = found.full
     assert full is not None
     assert (full.questions, full.correct, full.full_correct, full.lost) == (N, 3, 3, 3)
-    assert full.decoded_tokens < full.full_decoded_tokens
+    thought = [(e.think_tokens, e.full.think_tokens) for e in bench.lines if e.full]
+    decoded = [(e.decoded_tokens, e.full.decoded_tokens) for e in bench.lines if e.full]
+    for saving, pairs in ((full.think_saving_pct, thought), (full.token_saving_pct, decoded)):
+        spent, whole = (sum(column) for column in zip(*pairs, strict=True))
+        assert saving == pytest.approx(100 * (1 - spent / whole))
+        assert spent < whole
+    assert (full.decoded_tokens, full.full_decoded_tokens) == (spent, whole)
+    assert (full.risk, full.risk_ci95) == (0.5, exact_interval(3, N))
+    assert (full.differing, full.differing_share) == (N, 1.0)
     assert full.timed_questions == N
     assert full.time_saving_pct is not None
     # None of these questions made the policy.
@@ -168,22 +179,29 @@ def test_answers_of_another_question_are_not_mixed_in(bench: Bench) -> None:
         bench.answer()
 
 
-def test_a_failure_says_what_is_kept(bench: Bench) -> None:
+def test_a_server_that_fails_in_between_costs_no_answer(bench: Bench) -> None:
+    out = bench.folder / "answers.jsonl"
     bench.answer(replace(bench.settings, limit=2))
-    before = bench.settings.out
-    assert before is not None
-    kept = before.read_bytes()
+    first, sound = out.read_bytes(), bench.engine
     bench.engine = open_servers(
         "tiny-reasoner", [bench.server.url], concurrency=1, retry_timeout=0.2
     )
-    bench.server.always = "500"
+    bench.server.faults = [""] * 5 + ["500"] * 50  # the next question is four requests
     try:
         with pytest.raises(EngineError, match="500 broken"):
             bench.answer()
     finally:
         bench.engine.close()
+    assert f"what was answered is kept in {out}" in bench.progress.remarks[-1]
     assert "the same command goes on from there" in bench.progress.remarks[-1]
-    assert before.read_bytes() == kept
+    kept = out.read_bytes()
+    assert kept.startswith(first)
+    assert kept.count(b"\n") == 3
+    bench.engine, bench.server.faults = sound, []
+    found = bench.answer()
+    assert (found.questions, found.new) == (N, N - 3)
+    assert out.read_bytes().startswith(kept)
+    assert {line.budget for line in bench.lines} == {4}
 
 
 @pytest.mark.parametrize(
@@ -222,6 +240,15 @@ def test_what_cannot_be_answered_is_refused_before_a_model_is_opened(bench: Benc
     with pytest.raises(PolicyError, match="bound to no model"):
         bench.answer()
     assert bench.opened == []
+
+
+def test_another_model_answers_nothing(bench: Bench) -> None:
+    other = policy_of(bench.engine).content["model"] | {"tokenizer_sha256": "0" * 64}
+    save_policy(policy_of(bench.engine, model=other), bench.folder / "policy.joblib")
+    with pytest.raises(PolicyError, match="calibrated with tokenizer hash"):
+        bench.answer()
+    assert not (bench.folder / "answers.jsonl").exists()
+    assert not bench.server.asked
 
 
 @pytest.mark.parametrize(
