@@ -43,6 +43,8 @@ _PATHS = layout("trajectories", "Their trajectories", "with both rules' scores; 
 _TEXTS = layout("texts", "Their texts, where the run holds them", run="Run", id="Question",
     question="Text", gold="Gold", natural_answer="Natural answer")
 # fmt: on
+
+
 def _run(sources: Sequence[Source], options: StudyOptions) -> StudyReport:
     """Cases and trajectories; ``extra["cases"]`` is the number of questions shown of each case."""
     shown = _OUTLINE.whole(options, "cases")

@@ -27,7 +27,7 @@ LEAST_CAUGHT: dict[str, float] = {
 _SUITES: dict[str, str] = {
     "cli": "cli",
     "engines/hf": "engines",
-    "paper": "paper studies/test_figures",
+    "paper": "paper studies/test_figures studies/test_matched_risk",
     "report": "report cli",
     "serving/gateway": "serving/test_gateway*",
     "serving/vllm": "serving/vllm serving/test_responder* engines/test_live*",

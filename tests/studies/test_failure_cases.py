@@ -1,7 +1,8 @@
-"""Study `failure-cases`: each case by its definition, and texts."""
+"""Study `failure-cases`: each case by its definition, at published thresholds, and texts."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +16,44 @@ from stopadvisor.runs.sources import open_source
 from stopadvisor.studies.failure_cases import find_cases
 from stopadvisor.studies.tables import StudyOptions
 from stopadvisor.workload.questions import read_workload
-from tests.material import make_run
-from tests.studies.material import QUICK, rows_of, study
+from tests.material import ARCHIVES, make_run
+from tests.studies.material import QUICK, Archive, row_of, rows_of, studied, study
+from tests.studies.plain import load, scores_of, split, stops_of
 
 run = study("failure-cases")
+
+
+@pytest.mark.slow
+def test_cases_are_those_of_the_published_thresholds(archive: Archive) -> None:
+    found = studied(run, [archive("mixed")], QUICK)
+    at = json.loads((ARCHIVES / "expected.json").read_text())["mixed"]["alpha"]["0.15"]
+    data = load("mixed")
+    _, test = split(len(data["correct"]))
+    correct, thinking = data["correct"][test] == 1, data["thinking"][test]
+    full, whole, rows = correct[:, -1], data["think_lens"][test] + 48, np.arange(test.size)
+    stops = [
+        stops_of(scores_of(data)[at[side]["policy"]][test], at[side]["tau"])
+        for side in ("learned", "scalar")
+    ]
+    right = [correct[rows, each] for each in stops]
+    costs = [thinking[rows, each] + 48 * (each + 1) for each in stops]
+    expected = find_cases(stops, right, costs, full, whole)
+    for case, members in expected.items():
+        row = row_of(found, "counts", case=case)
+        assert (row["learned_family"], row["scalar_family"]) == ("learned", at["scalar"]["policy"])
+        assert row["questions"] == members.size
+        cases = [row for row in rows_of(found, "cases") if row["case"] == case]
+        assert [row["id"] for row in cases] == [f"row-{test[k]}" for k in members[:5]]
+        for row, k in zip(cases, members.tolist(), strict=False):
+            assert [row["learned_checkpoint"], row["scalar_checkpoint"]] == [s[k] for s in stops]
+            assert (row["learned_cost"], row["full_cost"]) == (costs[0][k], whole[k])
+            steps = [r for r in rows_of(found, "trajectories") if r["id"] == row["id"]]
+            assert [r["answer"] for r in steps] == data["ans"][test[k]].tolist()
+            assert [r["correct"] for r in steps] == correct[k].tolist()
+            scores = data["p_stop"][test[k]].tolist()
+            assert [r["learned_score"] for r in steps] == pytest.approx(scores)
+    lost = row_of(found, "counts", case="lost-correct")
+    assert lost["share"] == pytest.approx(at["learned"]["risk"])
 
 
 @pytest.mark.slow
