@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from stopadvisor.assessment.candidates import candidates
 from stopadvisor.assessment.choice import choose
 from stopadvisor.assessment.settings import Settings
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.probes.outcomes import OpenQuestions
-from stopadvisor.rules.climb import Climb
+from stopadvisor.rules.climb import Climb, OnGiveUp
 from stopadvisor.rules.costs import LADDER, MONEY, Weights
 from stopadvisor.rules.families import RUNG_FAMILIES
 from stopadvisor.rules.losses import LOSSES, LossName
@@ -25,21 +26,34 @@ DRAWS = 60
 N = 200
 CASCADE = Ladder((Rung("small", (1.0, 0.1, 1.0)), Rung("large", (8.0, 0.8, 8.0))))
 VOTE = Ladder((Rung("vote", (1.0, 0.1, 1.0), repeat=6),))
+THREE = Ladder(
+    (
+        Rung("small", (0.5, 0.05, 0.5)),
+        Rung("middle", (2.0, 0.2, 2.0)),
+        Rung("large", (8.0, 0.8, 8.0)),
+    )
+)
 
 
-def population(ladder: Ladder, rng: np.random.Generator, n: int, name: str) -> OpenQuestions:
-    """Questions of unequal difficulty; harder ones take more tokens, and agree less."""
+def population(
+    ladder: Ladder, rng: np.random.Generator, n: int, name: str, *, surely: bool = False
+) -> OpenQuestions:
+    """Questions of unequal difficulty; harder ones take more tokens, and agree less.
+
+    With log-probabilities too where models say how sure they are: `surely`.
+    """
     records = []
     for number in range(n):
         hard = rng.random()
         replies = []
         for rung in ladder.columns:
-            wrong = hard**3 if rung.name == "small" else 0.35 * hard**2
+            wrong = {"small": hard**3, "middle": hard**2}.get(rung.name, 0.35 * hard**2)
             answer = "1" if rng.random() > wrong else str(rng.integers(2, 5))
             tokens = int(100 + 900 * hard * rng.random())
             right, finished = answer == "1", rng.random() > 0.03
+            logprob = -0.1 - hard - 0.1 * rng.random() if surely else None
             replies.append(
-                RungReply(rung.name, answer, answer, right, finished, 20, 0, tokens, None)
+                RungReply(rung.name, answer, answer, right, finished, 20, 0, tokens, logprob)
             )
         key = f"{name}{number}"
         records.append(ReplyRecord(key, key, None, "exact", None, "1", tuple(replies)))
@@ -56,11 +70,21 @@ def drawn(table: OpenQuestions, rng: np.random.Generator) -> OpenQuestions:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("ladder", "loss"), [(CASCADE, "drop"), (CASCADE, "lost"), (VOTE, "lost"), (VOTE, "differs")]
+    ("ladder", "loss", "on_give_up"),
+    [
+        (CASCADE, "drop", None),
+        (CASCADE, "lost", None),
+        (VOTE, "lost", None),
+        (VOTE, "differs", None),
+        (CASCADE, "lost", "reply"),
+        (THREE, "lost", "escalate"),
+    ],
 )
-def test_broken_certificates_are_as_rare_as_promised(ladder: Ladder, loss: LossName) -> None:
-    rng = np.random.default_rng(5)
-    everybody = population(ladder, rng, 1200, "all")
+def test_broken_certificates_are_as_rare_as_promised(
+    ladder: Ladder, loss: LossName, on_give_up: OnGiveUp | None
+) -> None:
+    rng, surely = np.random.default_rng(5), on_give_up is not None
+    everybody = population(ladder, rng, 1200, "all", surely=surely)
     prompt, cached, decoded = ladder.reference.price
     prices = Weights(prompt, cached, decoded, MONEY)
     settings = Settings(
@@ -69,10 +93,14 @@ def test_broken_certificates_are_as_rare_as_promised(ladder: Ladder, loss: LossN
         loss=loss,
         serving=LADDER,
         weights=prices,
-        families=RUNG_FAMILIES,
+        families=("rung-confidence",) if surely else RUNG_FAMILIES,
         allow_truncated=True,
     )
-    choice = choose(population(ladder, rng, 150, "fit").as_fit(), N, settings)
+    choice = choose(population(ladder, rng, 150, "fit", surely=surely).as_fit(), N, settings)
+    if on_give_up is not None:  # whatever is advised
+        rules = candidates(choice.fit, settings.families, on_give_up)
+        (giving,) = (rule for rule in rules if getattr(rule.scorer.schedule, "give_up", ()))
+        choice = replace(choice, sequences=(giving,))
     broken = naive = certified = 0
     climb, risks = None, np.zeros(0)
     for _ in range(DRAWS):
