@@ -246,10 +246,8 @@ def _settled(source: Source, request: CertifyRequest) -> _Plan:
     """Choose on fit questions what is to be tested; opens nothing."""
     settings = request.settings(source)
     settings = replace(settings, traces=len(counted_traces(source.part("calibration"), settings)))
-    asked, takes_gold = (
-        deploy_request(settings),
-        any(g.counted.needs_gold for g in settings.guarantees),
-    )
+    asked = deploy_request(settings)
+    takes_gold = any(each.counted.needs_gold for each in settings.guarantees)
     partial = takes_gold and source.part("calibration").graded_by == "agreement"
     labels = None
     if source.graded_by == "agreement":

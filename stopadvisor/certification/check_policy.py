@@ -26,6 +26,7 @@ from stopadvisor.policy.claims import CertificateTerms
 from stopadvisor.policy.evidence import SplitTerms
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy
 from stopadvisor.policy.probed_positions import check_probed
+from stopadvisor.policy.terms import PolicyTerms
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.costs import Serving, Weights
 from stopadvisor.rules.losses import DIFFERS
@@ -39,7 +40,7 @@ from stopadvisor.runs.sources import Source, read_assessment
 from stopadvisor.runs.storage import lock_directory
 from stopadvisor.workload.questions import PARTS
 
-__all__ = ["CheckRequest", "CheckedPolicy", "check_policy"]
+__all__ = ["CheckRequest", "CheckedPolicy", "check_kind", "check_policy"]
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,7 @@ def _bound(policy: Policy, source: Source, *, transfer: bool) -> list[str]:
     manifest = source.manifest
     remarks = []
     try:
-        _same_kind(policy, source)
+        check_kind(policy.terms, source)
         if manifest is not None and source.ladder is None:
             plan = manifest["plan"]
             remarks = policy.check_source(
@@ -202,9 +203,9 @@ def _bound(policy: Policy, source: Source, *, transfer: bool) -> list[str]:
     return remarks
 
 
-def _same_kind(policy: Policy, source: Source) -> None:
+def check_kind(terms: PolicyTerms, source: Source) -> None:
     """Refuse replies of another ladder, and probes of a trace in a ladder's place."""
-    ladder, ours = source.ladder, policy.terms.ladder
+    ladder, ours = source.ladder, terms.ladder
     if ladder is None and ours is None:
         return
     if ladder is None or ours is None:
@@ -220,7 +221,7 @@ def _same_kind(policy: Policy, source: Source) -> None:
                     f"the policy was calibrated with {name} {there.get(name)!r} of rung "
                     f"{there.get('name')!r}, got {here.get(name)!r}"
                 )
-    manifest, template = source.manifest, policy.terms.prompt_template
+    manifest, template = source.manifest, terms.prompt_template
     if manifest is None or template is None or manifest["engine"]["engine"] == IMPORTED:
         return  # nobody knows how the other was asked
     asked = manifest["prompt_template"] or manifest["prompt_templates"]

@@ -18,6 +18,7 @@ from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.settings import large_alpha
 from stopadvisor.certification.calibration import Calibration, recalibrate, without_figures
 from stopadvisor.certification.certify import Certification, CertifyRequest
+from stopadvisor.certification.check_policy import check_kind
 from stopadvisor.certification.entering import counted_traces, entering_rows, require_gold
 from stopadvisor.certification.export import policy_terms
 from stopadvisor.certification.looks import (
@@ -37,6 +38,7 @@ from stopadvisor.probes.trajectories import profile, trajectory
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.schedules import GridSchedule, schedule_of
 from stopadvisor.rules.scorer import Scorer
+from stopadvisor.runs.archives import names_questions
 from stopadvisor.runs.look_log import Look, record_result
 from stopadvisor.runs.sources import Source, read_assessment
 from stopadvisor.workload.questions import PARTS
@@ -112,7 +114,7 @@ def transferred_terms(
     if not look.opened:
         made = replace(made, profile=None)  # of calibration questions: a failed look shows nothing
     # Rows of another archive are no names: they would be taken for rows of this one.
-    named = not _of_archive(terms) or terms.workload_sha256 == target.workload_sha256
+    named = not _is_nameless(terms) or terms.workload_sha256 == target.workload_sha256
     if named and terms.split is not None and made.split is not None:
         seen = {*terms.split.fit, *terms.split.calibration}
         made = replace(made, split=replace(made.split, fit=tuple(sorted(seen))))
@@ -135,17 +137,19 @@ def certify_transfer(
 ) -> Certification:
     """Certify a threshold of the rule of another policy, which lies in `file`.
 
-    The caller holds the lock of the `source`.  PolicyError where the policy cannot be carried over;
-    else raises as `certify.certify`.
+    The caller holds the lock of the `source`.  PolicyError where the policy cannot be carried over,
+    or climbs another ladder than the source's; else raises as `certify.certify`.
     """
+    check_kind(policy.terms, source)
     asked = _settings(policy, source, request)
     if "large-alpha" not in request.despite:
         _check_alpha(policy, source, asked)
     traces = len(counted_traces(target_view(source).part("calibration"), asked))
     asked = replace(asked, traces=traces)
-    # What the log names of a look at every question outside the test part; no family is chosen.
+    # What the log names of a look at every question outside the test part; no rule is chosen.
     requested = {"protocol": "transfer", "policy": policy.digest, **named_settings(asked)}
-    del requested["delta"], requested["families"]
+    for name in ("delta", "families", "on_give_up"):
+        requested.pop(name, None)
     if request.fresh:
         view = without_used(source, ("fit", "calibration"))
     else:
@@ -170,7 +174,7 @@ def certify_transfer(
             f"{n_shown} fit questions were left out: their outcomes were shown before, so that "
             "policy and alpha could have been chosen by them (--from before assess uses them too)"
         )
-    if _of_archive(policy.terms) and policy.terms.workload_sha256 != view.workload_sha256:
+    if _is_nameless(policy.terms) and policy.terms.workload_sha256 != view.workload_sha256:
         remarks.append(
             "the policy comes from an archive, which does not name its questions: that none of "
             "these fitted it cannot be checked"
@@ -181,7 +185,8 @@ def certify_transfer(
 def _settings(policy: Policy, source: Source, request: CertifyRequest) -> Settings:
     """The request's settings; costs are the policy's own where neither user nor run sets others."""
     settings, overrides = request.settings(source), request.overrides
-    if overrides.serving is not None or read_assessment(source.folder) is not None:
+    is_set = overrides.serving is not None or source.ladder is not None
+    if is_set or read_assessment(source.folder) is not None:
         return settings
     own = costing(policy.terms)
     return replace(settings, serving=own.serving, weights=overrides.weights or own.weights)
@@ -202,6 +207,8 @@ def _check_alpha(policy: Policy, source: Source, settings: Settings) -> None:
         raise CalibrationError(said)
 
 
-def _of_archive(terms: PolicyTerms) -> bool:
-    """Whether it was made of an archive, which names no model and no questions."""
-    return terms.model is None and terms.ladder is None
+def _is_nameless(terms: PolicyTerms) -> bool:
+    """Whether it was made of an archive that names no questions but by their rows."""
+    if terms.model is not None or terms.split is None:
+        return False
+    return not names_questions([*terms.split.fit, *terms.split.calibration])

@@ -22,7 +22,7 @@ from stopadvisor.ground.fields import plain
 from stopadvisor.policy.frozen import build_policy
 from stopadvisor.probes.trigger import ListedTrigger
 from stopadvisor.runs.sources import Source
-from tests.frozen import MODEL, drawn_source, frozen, look_of
+from tests.frozen import MODEL, drawn_source, frozen, look_of, with_groups
 from tests.policy_content import full_budget_content, policy_from, terms_of, trigger_content
 from tests.populations import POPULATIONS, regraded
 
@@ -92,6 +92,13 @@ def test_labels_of_the_test_part_change_nothing(
     assert again.rule is not None
     assert calibration.rule is not None
     assert again.rule.certificate == calibration.rule.certificate
+
+
+def test_one_question_of_each_group_calibrates(policy: dict[str, Any], target: Source) -> None:
+    table = with_groups(target.table.unseal(), 5).sealed()
+    grouped = replace(target, table=table, parts=np.repeat(target.parts[::5], 5))
+    found = moved(policy, grouped)
+    assert found.entered.n_questions == len(set(target_view(grouped).part("calibration").groups))
 
 
 @pytest.mark.parametrize(
@@ -179,12 +186,21 @@ def test_nothing_certified_gives_a_full_budget_policy(
     assert (build_policy(made).kind, made.certificate) == ("full-budget", None)
 
 
-def test_rows_of_a_source_archive_are_no_names_here(target: Source) -> None:
-    archive = frozen(drawn_source(EARLY, 500, "source"), SETTINGS, bound=False)
-    found = moved(archive, target)
-    made = transferred_terms(terms_of(archive), target, found, SETTINGS, look_of(SETTINGS))
+@pytest.mark.parametrize("name", ["row-", "source-"])
+def test_rows_of_a_source_archive_are_no_names_here(
+    calibration: Calibration, policy: dict[str, Any], target: Source, name: str
+) -> None:
+    terms = replace(terms_of(policy), model=None)
+    assert terms.split is not None
+    fit, used = (
+        tuple(key.replace("source-", name) for key in keys)
+        for keys in (terms.split.fit, terms.split.calibration)
+    )
+    terms = replace(terms, split=replace(terms.split, fit=fit, calibration=used))
+    made = transferred_terms(terms, target, calibration, SETTINGS, look_of(SETTINGS))
     assert made.split is not None
-    assert made.split.fit == ()
+    # Imported probes name their questions, though no model.
+    assert set(made.split.fit) == ({*fit, *used} if name == "source-" else set())
     assert made.certificate is not None
     assert made.certificate.source_model is None
 

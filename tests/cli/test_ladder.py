@@ -35,14 +35,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return recorded(tmp_path_factory.mktemp("ladder"), 0)
 
 
-def recorded(
-    folder: Path,
-    seed: int,
-    *,
-    wrong: float = 0.7,
-    ladder: str = LADDER,
-    names: tuple[str, str] = ("small", "large"),
-) -> Path:
+def recorded(folder: Path, seed: int, *, wrong: float = 0.7, ladder: str = LADDER) -> Path:
     """A run in `folder`; of the small model's long replies so many are wrong."""
     folder.mkdir(exist_ok=True)
     rng = np.random.default_rng(seed)
@@ -50,9 +43,9 @@ def recorded(
     for number in range(400):
         tokens = int(rng.integers(10, 1000))
         right = tokens < 1400 * (1 - wrong) + 280 or rng.random() < 1 - wrong
-        rungs = [reply(names[0], "1" if right else "2", tokens), reply(names[1], "1", 500)]
+        rungs = [reply("small", "1" if right else "2", tokens), reply("large", "1", 500)]
         lines.append({"id": f"q{seed}-{number}", "gold": "1", "rungs": rungs})
-    (folder / "ladder.toml").write_text(ladder.replace("small", names[0]))
+    (folder / "ladder.toml").write_text(ladder)
     file = written(folder / "lines.jsonl", lines)
     command = ["import", "replies", str(file), "--ladder", str(folder / "ladder.toml")]
     assert main([*command, "-o", str(folder / "run"), "--quiet"]) == 0
@@ -174,13 +167,17 @@ def test_a_certificate_is_about_the_exact_rule_that_is_exported(
 
 
 def test_the_rule_is_certified_on_new_questions(policy: Path, tmp_path: Path, call: Call) -> None:
-    new = recorded(tmp_path / "new", 1)
+    new = recorded(tmp_path / "new", 1, ladder=LADDER.replace("10, 1, 10", "20, 2, 20"))
     words = ["calibrate", new, "--alpha", "0.05"]
     found = call.json(*words, "--from", policy)
     assert (found["certified"], found["family"], found["serving"]) == (True, "cap", "ladder")
     assert found["transfer"]["source_digest"] == load_policy(policy).digest
     made, source = load_policy(Path(found["policy"])).terms, load_policy(policy).terms
-    assert made.ladder == source.ladder
+    assert made.ladder is not None
+    assert source.ladder is not None
+    assert (made.ladder.asked, made.ladder.path) == (source.ladder.asked, source.ladder.path)
+    assert made.expected is not None
+    assert made.expected.weights.decoded == 20  # of its own ladder
     assert made.certificate is not None
     assert made.certificate.n == 400  # nothing is fitted: all of them calibrate
     assert set(source.split.fit) < set(made.split.fit)  # type: ignore[union-attr]
@@ -189,10 +186,12 @@ def test_the_rule_is_certified_on_new_questions(policy: Path, tmp_path: Path, ca
     assert "fitted or calibrated this policy" in call.refused(
         "calibrate", policy.parent, "--alpha", "0.05", "--from", policy
     )
-    other = recorded(tmp_path / "other", 2, names=("little", "large"))
-    assert "the rule asks small, large, got little, large" in call.refused(
+    lower = LADDER.replace('name = "large"', 'name = "large"\nreasoning_effort = "low"')
+    other = recorded(tmp_path / "other", 2, ladder=lower)
+    assert "reasoning_effort None of rung 'large', got 'low'" in call.refused(
         "calibrate", other, "--alpha", "0.05", "--from", policy
     )
+    assert not (other / "looks.jsonl").exists()
 
 
 def test_a_policy_says_what_it_serves(policy: Path, call: Call) -> None:
