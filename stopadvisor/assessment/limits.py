@@ -109,7 +109,7 @@ class FitLimits:
         for part, most, n in zip(counts, self.most, self.n, strict=True):
             size = np.maximum(part.counted(draws), 1e-9)[:, None]
             _, lost, gained = part.in_draws(draws)
-            limit = allowed(most, gained * (n / size)) * (size / n)
+            limit = allowed(most, gained * (n / size)) * (size / max(n, 1e-9))
             found.append(part.last(lost > limit + 1e-6))
         return np.asarray(np.min(found, axis=0), dtype=np.int64)
 

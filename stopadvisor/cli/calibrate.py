@@ -118,8 +118,10 @@ def command(
     policy never stops.  If the advice is full thinking, no look is taken.
     """
     request = pop_settings(CertifyRequest, params, overrides=overrides(params))
-    if source_policy is not None and request.overrides.families:
-        raise click.UsageError("--families means nothing with --from: the policy brings its rule")
+    given = request.overrides
+    for name, value in (("--families", given.families), ("--on-give-up", given.on_give_up)):
+        if source_policy is not None and value:
+            raise click.UsageError(f"{name} means nothing with --from: the policy brings its rule")
     target = PolicyTarget(out, None if sign is None else signing_key(sign))
     with progress_on(sys.stderr, quiet=quiet) as progress:
         source = newest_source() if path is None else open_source(path)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stopadvisor.assessment import sequences
-from stopadvisor.assessment.limits import BlockCounts, FitLimits
+from stopadvisor.assessment.limits import BlockCounts, FitLimits, most_of
 from stopadvisor.assessment.sequences import (
     FULL_FEATURES,
     MOST_THRESHOLDS,
@@ -29,6 +29,7 @@ from stopadvisor.probes.grouping import group_numbers
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.costs import PAPER_WEIGHTS, full_counts, stopped_counts
 from stopadvisor.rules.families import AGREEMENT_FAMILIES, FIXED_BUDGET, SCALAR_FAMILIES
+from stopadvisor.rules.losses import Guarantee
 from stopadvisor.rules.schedules import GridSchedule, MarkerSchedule, Schedule
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.scores import fit_logistic
@@ -333,6 +334,13 @@ def test_the_position_is_calibrations_walk(losses: list[int], limit: float) -> N
             break
         expected = position
     assert found.index(FitLimits((np.array([limit]),), (1.0,))) == expected
+
+
+@pytest.mark.parametrize("size", [0.0, 4.0])
+def test_a_limit_of_no_calibration_question_passes_nowhere(size: float) -> None:
+    counts = BlockCounts(np.zeros((3, 5)), None, np.full(3, size))
+    limit = FitLimits((most_of(Guarantee("lost", 0.1), 0, 0.05),), (0.0,))
+    assert limit.last([counts], np.ones((2, 3))).tolist() == [-1, -1]
 
 
 def _bare(losses: list[int]) -> ThresholdSequence:

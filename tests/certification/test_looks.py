@@ -104,7 +104,11 @@ def test_one_run_at_a_time_looks_beside_itself(source: Source) -> None:
 
 
 def test_settings_that_were_not_given_are_not_named() -> None:
-    given: dict[str, Any] = {"loss": "differs", "also": (Guarantee("differs", 0.1),)}
+    given: dict[str, Any] = {
+        "loss": "differs",
+        "also": (Guarantee("differs", 0.1),),
+        "on_give_up": "reply",
+    }
     plain = named_settings(Settings(alpha=0.1))
     assert plain.keys() == {  # else looks of older logs are other ones
         *("alpha", "delta", "serving", "weights", "cache_block", "families"),
