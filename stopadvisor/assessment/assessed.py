@@ -239,6 +239,8 @@ class AssessedRun(AssessmentResult, Shown):
 
     rungs: tuple[AlwaysRung, ...] | None = None
     """Only of a ladder: each rung served to everybody, on fit questions."""
+    given_up_share: float | None = None
+    """Only where the advised rule gives up: share of the fit questions that it gives up."""
 
     protocol: Literal["deploy"] = "deploy"
     """What to act on; the other protocol is the published analysis."""

@@ -204,8 +204,7 @@ def _rung_candidates(
         # The boldest step of a cap serves every reply that ended: it is the same rule.
         if "rung" in families and "cap" not in families and len(columns) == 1:
             # Only where the reply was cut or has no answer the reference is asked.
-            always = rung_scores("rung", fit.table, columns, None)
-            found.append((_climb(fit, "rung", columns, ((0.0,),)), always))
+            found.append(_scored(fit, "rung", columns))
         is_vote = any(len(block) > 1 for block in rungs.blocks if columns[-1] in block)
         if "cap" in families and not is_vote:
             found.append(_scored(fit, "cap", columns))

@@ -125,6 +125,15 @@ class Choice:
         """Losses that are allowed on fit questions; see `forecasts.fit_limit`."""
         return fit_limit(self.n_calibration, self.settings, self.counted)
 
+    @property
+    def given_up_share(self) -> float | None:
+        """Share of fit questions that the advised rule gives up; None for one that never does."""
+        rule, k = self.advised, self.advised_index
+        climb = None if rule is None or k < 0 else rule.scorer.schedule
+        if rule is None or not isinstance(climb, Climb) or not climb.give_up:
+            return None
+        return float(climb.at(self.fit.table, float(rule.thresholds[k]))[1].mean())
+
     def deltas(self, n_counted: int, traces: int = 1) -> tuple[float, ...]:
         """Error probability of each sequence that is tested; their sum is at most delta."""
         settings, rest = self.settings, 0.0

@@ -130,6 +130,7 @@ class FitAssessment:
             label_needs=self.label_needs or None,
             repeats=self.repeats,
             rungs=self.rungs or None,
+            given_up_share=choice.given_up_share,
             chance_to_certify=choice.probability,
             settings=AssessedSettings(
                 settings.serving,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from typing import Literal
 
 import numpy as np
@@ -26,6 +25,7 @@ from stopadvisor.policy.claims import CertificateTerms
 from stopadvisor.policy.evidence import SplitTerms
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy
 from stopadvisor.policy.probed_positions import check_probed
+from stopadvisor.policy.rung_policies import check_rungs
 from stopadvisor.policy.terms import PolicyTerms
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.costs import Serving, Weights
@@ -212,15 +212,7 @@ def check_kind(terms: PolicyTerms, source: Source) -> None:
         kinds = "climbs a ladder", "stops the thinking of one trace"
         what = kinds[ours is None], "replies of a ladder" if ladder else "probes of one trace"
         raise PolicyError(f"the policy {what[0]}, and {source.folder} holds {what[1]}")
-    for rung, other in zip_longest(ladder.rungs, ours.rungs):
-        here = {} if rung is None else rung.to_policy()
-        there = {} if other is None else dict(other)
-        for name in sorted({*here, *there} - {"price"}):
-            if here.get(name) != there.get(name):
-                raise PolicyError(
-                    f"the policy was calibrated with {name} {there.get(name)!r} of rung "
-                    f"{there.get('name')!r}, got {here.get(name)!r}"
-                )
+    check_rungs(terms, ladder)
     manifest, template = source.manifest, terms.prompt_template
     if manifest is None or template is None or manifest["engine"]["engine"] == IMPORTED:
         return  # nobody knows how the other was asked

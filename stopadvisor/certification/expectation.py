@@ -119,7 +119,7 @@ def served_features(rule: ExportedRule, entered: CalibrationQuestions) -> Served
     spaced: IntArray = np.linspace(0, n - 1, min(n, _MOST_STORED)).astype(np.int64)
     climb = rule.scorer.schedule
     if isinstance(climb, Climb):
-        column = climb.serves(entered, rule.threshold)
+        column, _ = climb.at(entered, rule.threshold)
         served = np.where(column == entered.n_checkpoints - 1, -1, column)
         return ServedTerms(_values(served[spaced]), _values(entered.prompt_tokens[spaced]))
     view = rule.scorer.view(entered)

@@ -26,7 +26,7 @@ from stopadvisor.cli.parts.declare import (
 )
 from stopadvisor.ground.constants import KNOWN_MARKERS
 from stopadvisor.ground.progress import Progress
-from stopadvisor.policy.rung_policies import read_policies
+from stopadvisor.policy.rung_policies import read_rungs
 from stopadvisor.report.progress import progress_on, remark_first
 from stopadvisor.report.sheet import Sheet
 from stopadvisor.report.sheets.files import (
@@ -45,7 +45,6 @@ from stopadvisor.runs.imported import (
     write_recording,
     write_replies,
 )
-from stopadvisor.runs.ladder import read_ladder
 from stopadvisor.runs.recording import SUFFIX_TOKENS, read_recording
 from stopadvisor.runs.replies import read_replies, read_reply_logs
 from stopadvisor.workload.converters import BENCHMARKS, convert, load_rows
@@ -343,7 +342,7 @@ def _import_probes(params: Mapping[str, Any], progress: Progress) -> _Imported:
 
 def _import_replies(params: Mapping[str, Any], progress: Progress) -> _Imported:
     """Read recorded replies, label them, write the run, and say what was written."""
-    rungs, logs = read_policies(read_ladder(params["ladder"]))[0], dict(params["rungs"])
+    rungs, logs = read_rungs(params["ladder"]), dict(params["rungs"])
     with open_graders(params["grader"]) as graders:
         if logs:
             options = LogOptions(markers=_markers(params))

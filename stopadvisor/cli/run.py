@@ -31,12 +31,11 @@ from stopadvisor.cli.parts.model import SERVER, check_engine_options, model_opti
 from stopadvisor.engines.engine_settings import EngineSettings, how_to_open, open_engine
 from stopadvisor.policy.frozen import Policy, load_policy
 from stopadvisor.policy.run_policies import newest_policy
-from stopadvisor.policy.rung_policies import read_policies
+from stopadvisor.policy.rung_policies import check_rungs, read_rungs
 from stopadvisor.policy.shown import server_words
 from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.report.progress import progress_on
 from stopadvisor.report.sheets.run import run_sheet
-from stopadvisor.runs.ladder import read_ladder
 from stopadvisor.serving.answering import Answering, AnswerSettings, answer_workload
 
 __all__ = ["command"]
@@ -128,20 +127,16 @@ def command(
 def _open(options: EngineSettings, ladder: Path | None, policy: Policy) -> Iterator[Answering]:
     """Open the model of a policy, or the servers of its ladder, asked as at calibration."""
     terms = policy.terms
-    if policy.ladder:
-        if ladder is None:
-            raise click.UsageError(
-                "this policy climbs a ladder: --ladder says where its servers are"
-            )
-        from stopadvisor.engines.openai.climbing import check_rungs, open_ladder
+    if ladder is not None:
+        from stopadvisor.engines.openai.climbing import open_ladder
 
-        rungs = read_policies(read_ladder(ladder))[0]
-        check_rungs(policy, rungs)  # before a model is loaded
+        rungs = read_rungs(ladder)
+        check_rungs(policy.terms, rungs)  # before a model is loaded
         with how_to_open(options, rungs) as how, open_ladder(policy, rungs, **how) as servers:
             yield servers
         return
-    if ladder is not None:
-        raise click.UsageError("--ladder: this policy stops a trace, and climbs no ladder")
+    if policy.ladder:
+        raise click.UsageError("this policy climbs a ladder: --ladder says where its servers are")
     assert terms.model is not None  # or there was no plan to open an engine for
     if options.model is None:
         options = replace(options, model=terms.model.name, of_policy=True)

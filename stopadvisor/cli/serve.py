@@ -34,8 +34,7 @@ from stopadvisor.cli.parts.declare import (
 from stopadvisor.engines.errors import require_packages
 from stopadvisor.ground.errors import ModelError
 from stopadvisor.policy.requests import prompt_templates
-from stopadvisor.policy.rung_policies import read_policies
-from stopadvisor.runs.ladder import read_ladder
+from stopadvisor.policy.rung_policies import read_rungs
 from stopadvisor.serving.serve_settings import (
     ALARM_ACTIONS,
     AuditSettings,
@@ -221,7 +220,7 @@ def _gateway_settings(policy: Path, params: dict[str, Any]) -> GatewaySettings |
     if (path := params["ladder"]) is not None:
         for name in filter(given.get, _OF_RUNGS):
             raise click.UsageError(f"{given[name]}: expected it in the --ladder file")
-        ladder = params["ladder"] = read_policies(read_ladder(path))[0]
+        ladder = params["ladder"] = read_rungs(path)
         for rung in ladder.rungs:
             if rung.base_url is None or rung.model is None:
                 raise click.UsageError(

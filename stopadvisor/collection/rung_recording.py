@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -35,16 +35,16 @@ from stopadvisor.collection.probe_settings import (
     check_parts,
     fit_questions,
 )
-from stopadvisor.engines.asked_rungs import AskRungs, RungAnswer
 from stopadvisor.engines.engine_settings import EngineSettings, how_to_open
 from stopadvisor.ground.constants import TRUNCATED_WARN
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.ground.progress import Progress
-from stopadvisor.policy.rung_policies import read_policies
-from stopadvisor.probes.asking import Check, ProbePlan, Status
+from stopadvisor.policy.requests import RungAnswer
+from stopadvisor.policy.rung_policies import read_rungs
+from stopadvisor.probes.asking import Check, ProbePlan, Prompt, Status
 from stopadvisor.runs.directory import RunDirectory
-from stopadvisor.runs.ladder import Ladder, Rung, read_ladder
+from stopadvisor.runs.ladder import Ladder, Rung
 from stopadvisor.runs.manifest import build_manifest, describe_workload, run_path
 from stopadvisor.runs.replies import ReplyRecord, RungReply
 from stopadvisor.runs.storage import (
@@ -84,7 +84,7 @@ def record_replies(
     """
     from stopadvisor.engines.openai.rung_servers import open_rungs
 
-    ladder = read_policies(read_ladder(file))[0]
+    ladder = read_rungs(file)
     workload = settings.read()
     asked = workload.questions[: settings.limit]
     check_parts(workload, settings, workload.questions[: settings.limit if whole else None])
@@ -123,15 +123,17 @@ class _Recording:
     workload: Workload
     settings: ProbeSettings
     grader: Grades
-    ask: AskRungs
+    ask: Callable[[Sequence[tuple[Rung, Prompt]]], Iterator[tuple[int, RungAnswer]]]
     progress: Progress
     answers: dict[tuple[str, int], RungAnswer] = field(default_factory=dict)
     """All replies so far, by question and column."""
+    done: set[str] = field(default_factory=set)
+    """Questions that are complete and graded."""
 
     def go(self, questions: Sequence[Question], manifest: dict[str, object]) -> ProbeSummary:
         began, run = time.monotonic(), self.run
-        done = self._read()
-        if done and run.manifest["grading"] != manifest["grading"]:
+        self._read()
+        if self.done and run.manifest["grading"] != manifest["grading"]:
             raise ProbeError(
                 f"{run.path} was graded with {run.manifest['grading']}, this call grades with "
                 f"{manifest['grading']}: choose another --out"
@@ -141,23 +143,21 @@ class _Recording:
             ladder=manifest["ladder"],
             grading=manifest["grading"],
         )
-        missing = [q for q in questions if q.id not in done]
-        width = len(self.ladder.columns)
-        total = width * len(questions)
-        left = sum((q.id, k) not in self.answers for q in missing for k in range(width))
-        self.progress.begin("asking", total, total - left)
+        new = [q for q in questions if q.id not in self.done]
+        total = len(self.ladder.columns) * len(questions)
+        self.progress.begin("asking", total, total - len(self._missing(new)))
         with say_what_is_kept(run, self.progress):
             first = fit_questions(self.workload, self.settings)[:PREFLIGHT_QUESTIONS]
-            if self.settings.preflight and missing:
-                self._ask([q for q in first if q.id not in done], done)
+            if self.settings.preflight and new:
+                self._ask(first)
                 checks = tuple(self._checks(first))
                 report = LadderPreflight(worst(checks), checks, len(first))
                 keep_checks(report, run.path / "preflight.json", self.progress)
-            self._ask([q for q in missing if q.id not in done], done)
-        return self._summary(len(missing), time.monotonic() - began)
+            self._ask(new)
+        return self._summary(len(new), time.monotonic() - began)
 
-    def _read(self) -> set[str]:
-        """Read what earlier calls recorded; returns the questions that are complete."""
+    def _read(self) -> None:
+        """Read what earlier calls recorded."""
         set_aside_tail(self.run.path / ASKED, self.run.path / "asked.partial")
         if note := self.run.repair():
             self.progress.remark(note)
@@ -172,11 +172,9 @@ class _Recording:
                 raise ProbeError(f"{where}: not a reply: {error}") from error
             self._same(name, key, keys)
             self.answers[name, column] = answer
-        done = set()
         for record in self.run.replies():
             self._same(record.id, record.key, keys)
-            done.add(record.id)
-        return done
+            self.done.add(record.id)
 
     def _same(self, name: str, key: str, keys: dict[str, str]) -> None:
         if keys.get(name, key) != key:
@@ -185,20 +183,20 @@ class _Recording:
                 f"{self.workload.path}: ids must keep their questions; choose another --out"
             )
 
-    def _ask(self, questions: Sequence[Question], done: set[str]) -> None:
+    def _missing(self, questions: Sequence[Question]) -> list[tuple[Question, int]]:
+        """Replies to ask for, by question and column."""
+        width = range(len(self.ladder.columns))
+        return [(q, k) for q in questions for k in width if (q.id, k) not in self.answers]
+
+    def _ask(self, questions: Sequence[Question]) -> None:
         """Ask what is missing of these questions, and grade each as it is complete."""
-        columns = self.ladder.columns
+        columns, left = self.ladder.columns, [q for q in questions if q.id not in self.done]
         starts = {k: block.start for block in self.ladder.blocks for k in block}
-        missing = [
-            (question, k)
-            for question in questions
-            for k in range(len(columns))
-            if (question.id, k) not in self.answers
-        ]
+        missing = self._missing(left)
         open_columns = Counter(question.id for question, _ in missing)
-        for question in questions:
+        for question in left:
             if not open_columns[question.id]:  # killed between its last reply and its grade
-                self._keep(question, done)
+                self._keep(question)
         template = self.settings.prompt_template
         asked = [(columns[k], make_prompts([q], template, k - starts[k])[0]) for q, k in missing]
         for number, answer in self.ask(asked):
@@ -209,9 +207,9 @@ class _Recording:
             self.progress.advance(1, answer.completion_tokens)
             open_columns[question.id] -= 1
             if not open_columns[question.id]:
-                self._keep(question, done)
+                self._keep(question)
 
-    def _keep(self, question: Question, done: set[str]) -> None:
+    def _keep(self, question: Question) -> None:
         """Grade a question's replies, and write its line."""
         task, gold = question.task, question.gold
         answers = [self.answers[question.id, k] for k in range(len(self.ladder.columns))]
@@ -241,26 +239,21 @@ class _Recording:
             question.id, question.key, question.group, task, question.category, gold, replies
         )
         self.run.append([record])
-        done.add(question.id)
+        self.done.add(question.id)
 
     def _checks(self, questions: Sequence[Question]) -> Iterator[Check]:
         """What the replies to the first fit questions say of the rungs."""
-        ladder = self.ladder
-        by_rung = {
-            rung.name: [[self.answers[q.id, k] for k in block] for q in questions]
-            for rung, block in zip(ladder.rungs, ladder.blocks, strict=True)
-        }
-        for rung in ladder.rungs:
-            replies = [answer for row in by_rung[rung.name] for answer in row]
-            yield _answers(rung, replies)
-            yield _cut(rung, replies, TRUNCATED_WARN if rung is ladder.reference else _CUT_WARN)
-        for lower, higher in pairwise(ladder.rungs):
+        ladder, last = self.ladder, self.ladder.reference
+        by_rung = [
+            [[self.answers[q.id, k] for k in block] for q in questions] for block in ladder.blocks
+        ]
+        for rung, rows in zip(ladder.rungs, by_rung, strict=True):
+            yield from _of_rung(rung, rows, TRUNCATED_WARN if rung is last else _CUT_WARN)
+        for (lower, one), (higher, two) in pairwise(zip(ladder.rungs, by_rung, strict=True)):
             if lower.reasoning_effort != higher.reasoning_effort and lower.model == higher.model:
-                yield _effort(lower, higher, by_rung)
-        last = ladder.reference
+                yield _effort(lower, higher, one, two)
         if last.repeat > 1:
-            tasks = [q.task for q in questions]
-            yield _against_itself(last, tasks, by_rung[last.name])
+            yield _against_itself(last, [q.task for q in questions], by_rung[-1])
 
     def _summary(self, new: int, seconds: float) -> ProbeSummary:
         run, records = self.run, self.run.replies()
@@ -292,49 +285,48 @@ class _Recording:
 # --- What the first replies say -------------------------------------------------------------------
 
 
-def _answers(rung: Rung, replies: Sequence[RungAnswer]) -> Check:
-    silent = [answer.down for answer in replies if answer.down is not None]
-    detail = f"{len(replies) - len(silent)} of {len(replies)} replies came"
-    status: Status = "fail" if len(silent) == len(replies) else "warn" if silent else "pass"
-    detail += f": {silent[0]}" if silent else ""
-    return checked(f"rung {rung.name}", status, detail, "questions that it refuses climb past it")
+_Rows = Sequence[Sequence[RungAnswer]]
+"""Replies of one rung to each question."""
 
 
-def _cut(rung: Rung, replies: Sequence[RungAnswer], most: float) -> Check:
-    came = [answer for answer in replies if answer.down is None]
-    cut = sum(not answer.finished for answer in came)
+def _of_rung(rung: Rung, rows: _Rows, most: float) -> Iterator[Check]:
+    """Whether its replies came, and how many of them were cut."""
+    replies = [answer for row in rows for answer in row]
+    down = [answer.down for answer in replies if answer.down is not None]
+    came = len(replies) - len(down)
+    detail = f"{came} of {len(replies)} replies came" + "".join(f": {why}" for why in down[:1])
+    status: Status = "fail" if not came else "warn" if down else "pass"
+    yield checked(f"rung {rung.name}", status, detail, "questions that it refuses climb past it")
+    cut = sum(not answer.finished for answer in replies) - len(down)
     at = "its server's own limit" if rung.max_tokens is None else f"max_tokens {rung.max_tokens}"
-    return checked(
+    yield checked(
         f"length of {rung.name}",
-        "pass" if cut <= most * len(came) else "warn",
-        f"{cut} of {len(came)} replies were cut",
+        "pass" if cut <= most * came else "warn",
+        f"{cut} of {came} replies were cut",
         f"a reply that is cut is no answer: raise max_tokens in ladder.toml ({at} now)",
     )
 
 
-def _effort(lower: Rung, higher: Rung, by_rung: dict[str, list[list[RungAnswer]]]) -> Check:
+def _effort(lower: Rung, higher: Rung, rows: _Rows, others: _Rows) -> Check:
     """Whether a server obeys the effort: replies to the same question differ in length."""
+    firsts = [(one[0], two[0]) for one, two in zip(rows, others, strict=True)]
     pairs = [
-        (one[0].completion_tokens, two[0].completion_tokens)
-        for one, two in zip(by_rung[lower.name], by_rung[higher.name], strict=True)
-        if one[0].finished and two[0].finished
+        (a.completion_tokens, b.completion_tokens) for a, b in firsts if a.finished and b.finished
     ]
-    differing = [a < b for a, b in pairs if a != b]
-    fewer = min(differing.count(True), differing.count(False))
-    mean = [sum(column) / len(pairs) for column in zip(*pairs, strict=True)] if pairs else [0.0] * 2
-    obeys = differing and 2 * binomial_tail(fewer, len(differing), 0.5) <= _EFFORT_LEVEL
+    signs = Counter((a < b) - (a > b) for a, b in pairs)
+    differing = signs[1] + signs[-1]
+    obeys = 2 * binomial_tail(min(signs[1], signs[-1]), differing, 0.5) <= _EFFORT_LEVEL
+    means = [sum(column) / len(pairs) for column in zip(*pairs, strict=True)] or [0.0, 0.0]
     return checked(
         f"effort of {lower.name} and {higher.name}",
         "pass" if obeys else "warn",
-        f"{mean[0]:.0f} and {mean[1]:.0f} tokens on average in {len(pairs)} questions",
+        f"{means[0]:.0f} and {means[1]:.0f} tokens on average in {len(pairs)} questions",
         f"the server seems to ignore reasoning_effort {lower.reasoning_effort!r} against "
         f"{higher.reasoning_effort!r}: see what its model takes, such as chat_template_kwargs",
     )
 
 
-def _against_itself(
-    rung: Rung, tasks: Sequence[str], rows: Sequence[Sequence[RungAnswer]]
-) -> Check:
+def _against_itself(rung: Rung, tasks: Sequence[str], rows: _Rows) -> Check:
     """How often the first two samples of the reference disagree."""
     differing = 0
     for task, row in zip(tasks, rows, strict=True):

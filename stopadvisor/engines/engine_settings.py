@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from stopadvisor.ground.errors import ModelError
-from stopadvisor.policy.rung_policies import read_policies
+from stopadvisor.policy.rung_policies import policy_of
 from stopadvisor.runs.ladder import Ladder
 
 if TYPE_CHECKING:
@@ -117,15 +117,14 @@ def how_to_open(options: EngineSettings, ladder: Ladder) -> Iterator[dict[str, A
         if here:
             from stopadvisor.engines.hf.local_rungs import LocalModels
 
-            engines: dict[str, Any] = {}
-            policies = read_policies(ladder)[1]
+            models: dict[str, Any] = {}
             for rung in here:
-                policy, arguments = policies.get(rung.name), rung.chat_template_kwargs or {}
+                policy, arguments = policy_of(rung), rung.chat_template_kwargs or {}
                 if policy is not None:
                     arguments = policy.terms.chat_template_kwargs
                 own = replace(
                     options, model=rung.model, engine="hf", chat_template_kwargs=arguments
                 )
-                engines[rung.name] = opened.enter_context(open_engine(own))
-            how["local"] = LocalModels(engines, options.concurrency, policies)
+                models[rung.name] = opened.enter_context(open_engine(own)), policy
+            how["local"] = LocalModels(models, options.concurrency).ask
         yield how

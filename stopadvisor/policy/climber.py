@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from stopadvisor.answers.normal_form import TASKS, normalize
+from stopadvisor.answers.normal_form import normalize
 from stopadvisor.ground.errors import PolicyError, WorkloadError
 from stopadvisor.ground.fields import MOST_TOKENS, expect, plain
 from stopadvisor.ground.printable import short_repr
-from stopadvisor.policy.stepper import log_odds
-from stopadvisor.policy.terms import MIXED_TASKS, LadderTerms, PolicyTerms
+from stopadvisor.policy.stepper import log_odds, task_under
+from stopadvisor.policy.terms import LadderTerms, PolicyTerms
 from stopadvisor.probes.asking import reserved_arguments
+from stopadvisor.probes.rungs import Votes
 from stopadvisor.rules.climb import RUNG_FEATURES, OnGiveUp
 from stopadvisor.runs.ladder import Ladder, Rung, ladder_of
 
@@ -118,32 +119,11 @@ class Climber:
     served.  Where a rung cannot answer at all, observe a reply that did not finish.
     """
 
-    __slots__ = (
-        "_before",
-        "_columns",
-        "_counts",
-        "_first",
-        "_next",
-        "_rule",
-        "_run",
-        "_seen",
-        "_task",
-    )
-
     def __init__(self, rule: ClimbRule, task: str | None = None) -> None:
-        if task is not None and rule.task not in (task, MIXED_TASKS):
-            raise PolicyError(f"task must be {rule.task!r}, as the policy says, got {task!r}")
-        if task is not None and task not in TASKS:
-            raise PolicyError(f"task must be one of {', '.join(TASKS)}, got {short_repr(task)}")
-        self._rule = rule
-        self._task = task if rule.task == MIXED_TASKS else rule.task
-        self._columns: tuple[int, ...] = rule.columns
+        self._rule, self._columns = rule, rule.columns
+        self._task = task_under(rule.task, task)
         self._next = 0
-        self._seen = 0  # replies; fewer than `_next` where some were left out
-        self._run = 0
-        self._before = ""
-        self._counts: dict[str, int] = {}  # of the samples of one rung, in the order they came
-        self._first: dict[str, int] = {}
+        self._votes = Votes()
 
     @property
     def ask(self) -> Ask | None:
@@ -159,8 +139,9 @@ class Climber:
         rule, at = self._rule, self._next
         last = at
         if rule.family == "rung-agreement":
-            most = max(self._run, *self._counts.values(), 0)
-            while last < len(rule.asked) and rule.thresholds[last] > most + last - at + 1:
+            while (
+                last < len(rule.asked) and rule.thresholds[last] > self._votes.most + last - at + 1
+            ):
                 last += 1
         if last >= len(rule.asked):
             last = len(self._columns) - 1
@@ -211,12 +192,15 @@ class Climber:
         if type(completion_tokens) is not int or completion_tokens < 0:
             raise PolicyError(f"completion_tokens must be a count, got {completion_tokens!r}")
         known = mean_logprob is not None and -math.inf < mean_logprob <= 0
-        if (mean_logprob is not None or (rule.needs_logprob and finished)) and not known:
+        is_read = rule.needs_logprob and finished and at < len(rule.asked)  # not the reference's
+        if (mean_logprob is not None or is_read) and not known:
             raise PolicyError(f"mean_logprob must be finite and at most 0, got {mean_logprob!r}")
         given = ""
         if finished:
             given = self._normalized(answer) if normalized is None else normalized
-        leader, support, share, reply = self._counted(given, at)
+        rung = rule.rungs[self._columns[at]]
+        made = self._columns[at] - rule.rungs.index(rung) + 1 if rung.repeat > 1 else 0
+        leader, support, share, reply = self._votes.add(given or None, made)
         score, serve, gives_up = 0.0, at == len(self._columns) - 1, False
         if at < len(rule.asked):
             score = self._score(completion_tokens, support, share, mean_logprob or 0.0)
@@ -224,30 +208,8 @@ class Climber:
             gives_up = bool(leader) and not serve and score < rule.give_up
             serve = serve or (gives_up and rule.on_give_up == "reply")
         follows = len(rule.asked) if gives_up else at + 1
-        self._seen, self._next = self._seen + 1, len(self._columns) if serve else follows
+        self._next = len(self._columns) if serve else follows
         return Judged(serve, score, reply, gives_up)
-
-    def _counted(self, given: str, at: int) -> tuple[str, int, float, int]:
-        """The answer so far, its support and share, and which reply gave it first."""
-        column = self._columns[at]
-        rung = self._rule.rungs[column]
-        if rung.repeat == 1:
-            self._run = self._run + 1 if given and given == self._before else int(bool(given))
-            self._before = given
-            return given, self._run, 1.0, self._seen
-        if at == 0 or self._rule.rungs[self._columns[at - 1]] is not rung:
-            self._counts, self._first = {}, {}
-        start = self._rule.rungs.index(rung)
-        if given:
-            self._counts[given] = self._counts.get(given, 0) + 1
-            self._first.setdefault(given, self._seen)
-        # A dict keeps the order in which answers came, and max takes the first of equals.
-        leader = max(self._counts, key=self._counts.__getitem__, default="")
-        top = self._counts.get(leader, 0)
-        second = max((n for answer, n in self._counts.items() if answer != leader), default=0)
-        self._run, self._before = 1, leader
-        share = top / (column - start + 1)
-        return leader, top - second, share, self._first.get(leader, self._seen)
 
     def _score(self, tokens: int, support: int, share: float, logprob: float) -> float:
         rule = self._rule
@@ -282,7 +244,7 @@ class Climber:
 
 def _ladder(terms: LadderTerms) -> Ladder:
     try:
-        return ladder_of([plain(rung) for rung in terms.rungs], "field 'ladder.rungs'")
+        return ladder_of({"rung": plain(terms.rungs)}, "field 'ladder.rungs'")
     except WorkloadError as error:
         raise PolicyError(str(error)) from error
 
@@ -297,7 +259,7 @@ def check_ladder(terms: PolicyTerms) -> None:
     """
     found = terms.ladder
     assert found is not None
-    ladder = _ladder(found)
+    ladder, asked, low = _ladder(found), found.asked, found.give_up
     for k, (rung, row) in enumerate(zip(ladder.rungs, found.rungs, strict=True)):
         name = f"ladder.rungs[{k}]"
         same = rung.to_policy().keys() == row.keys()
@@ -305,26 +267,24 @@ def check_ladder(terms: PolicyTerms) -> None:
         for key in reserved_arguments(rung.chat_template_kwargs or {}):
             raise PolicyError(f"field '{name}': argument {short_repr(key)} is reserved")
     if terms.kind == "full-budget":
-        empty = not (found.asked or found.path or found.give_up or found.on_give_up)
-        expect(empty, "ladder.asked, path", "empty for kind 'full-budget'", list(found.asked))
+        empty = not (asked or found.path or low or found.on_give_up)
+        expect(empty, "ladder.asked, path", "empty for kind 'full-budget'", list(asked))
         return
-    asked, last = found.asked, len(ladder.columns) - 1
-    rising = bool(asked) and all(a < b for a, b in pairwise(asked))
-    what = f"increasing numbers below the reference's ({last})"
-    expect(rising and asked[-1] < last, "ladder.asked", what, list(asked))
+    last = len(ladder.columns) - 1
+    rising = bool(asked) and all(a < b for a, b in pairwise(asked)) and asked[-1] < last
+    expect(
+        rising, "ladder.asked", f"increasing numbers below the reference's ({last})", list(asked)
+    )
     for block in ladder.blocks:
         wanted = [k for k in block if k < last]
-        there = [k for k in wanted if k in asked]
-        whole = not there or there == wanted
+        whole = [k for k in wanted if k in asked] in ([], wanted)
         expect(whole, "ladder.asked", f"all samples of a rung {wanted} or none", list(asked))
     for k, levels in enumerate(found.path):
         what = f"a threshold for each of {len(asked)} replies"
         expect(len(levels) == len(asked), f"ladder.path[{k}]", what, len(levels))
-        if terms.family == "cap":
-            what = f"minus the most tokens of each reply, at most {MOST_TOKENS}"
-            fits = all(-MOST_TOKENS <= value <= 0 for value in levels)
-            expect(fits, f"ladder.path[{k}]", what, list(levels))
-    low = found.give_up
+        fits = terms.family != "cap" or all(-MOST_TOKENS <= value <= 0 for value in levels)
+        what = f"minus the most tokens of each reply, at most {MOST_TOKENS}"
+        expect(fits, f"ladder.path[{k}]", what, list(levels))
     both = (low is None) == (found.on_give_up is None)
     expect(both, "ladder.give_up", "levels with on_give_up, and null without", low)
     if low is not None:
@@ -335,8 +295,7 @@ def check_ladder(terms: PolicyTerms) -> None:
         what = "null for samples, and for rules that tell no wrong reply from an unsure one"
         expect(tells, "ladder.give_up", what, terms.family)
     step, steps = terms.decision_threshold, range(1, len(found.path) + 1)
-    what = f"a step of ladder.path, 1 to {len(found.path)}"
-    expect(step in steps, "decision_threshold", what, step)
+    expect(step in steps, "decision_threshold", f"a step of ladder.path, 1 to {len(steps)}", step)
     # The last one tested serves the reference to everybody.
     known = {float(k) for k in (*steps, len(steps) + 1)}
     expect(known.issuperset(terms.order), "order", "numbers of steps", list(terms.order))

@@ -7,23 +7,24 @@ requests.  Knows no engine, no file and no gold answer.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy
 from stopadvisor.policy.terms import PolicyTerms
 from stopadvisor.probes.asking import OnStop, ProbePlan, Prompt, plan_cue
 from stopadvisor.probes.trigger import NO_MARKER_IDS, MarkerTrigger
+from stopadvisor.runs.ladder import Rung
 from stopadvisor.workload.questions import TASKS, Question, content_key, render_messages
 
 __all__ = [
-    "AskedRung",
     "Climbed",
     "OnStop",
     "PromptLike",
     "Reply",
     "Request",
+    "RungAnswer",
     "make_requests",
     "policy_plan",
     "prompt_templates",
@@ -42,38 +43,75 @@ class Request:
 
 
 @dataclass(frozen=True)
-class AskedRung:
-    """One reply on the way up a ladder."""
+class RungAnswer:
+    """What one rung said, or that it said nothing."""
 
-    name: str
-    """Of the rung."""
     finished: bool
-    """It ended by itself."""
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-    price: float
-    """In the unit of the ladder's prices."""
+    """It ended by itself; False where it was cut, or there is none."""
+    text: str = ""
+    """What a user would see, thinking left out."""
+    reasoning: str = ""
+    """Its thinking, as far as a server shows it."""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    """Thinking and answer."""
+    mean_logprob: float | None = None
+    """Over its tokens; None where the server was not asked, or does not say."""
+    seconds: float = 0.0
     down: str | None = None
-    """Why the rung said nothing."""
+    """Why there is none, in one line."""
+    name: str = ""
+    """Of the rung."""
+    price: float = 0.0
+    """In the unit of the ladder's prices."""
+
+    def of(self, rung: Rung) -> RungAnswer:
+        """The same with the rung's name, at its prices."""
+        first, cached, decoded = rung.price
+        read = self.prompt_tokens - self.cached_tokens
+        price = read * first + self.cached_tokens * cached + self.completion_tokens * decoded
+        return replace(self, name=rung.name, price=price)
 
 
 @dataclass(frozen=True)
 class Climbed:
-    """How a reply of a ladder came about."""
+    """How one question climbed a ladder."""
 
     rung: str
     """Whose reply is served."""
-    asked: tuple[AskedRung, ...]
-    """In the order of asking."""
+    asked: tuple[RungAnswer, ...]
+    """All that were asked for, in the order of the ladder."""
     gave_up: bool | None = None
     """Only where the rule expected every cheap rung to be wrong: the reference was next, or a reply
     is served all the same."""
+    at: int = 0
+    """Which of `asked` is served; beyond the last: the reference, which whoever called asks."""
+    column: int | None = None
+    """Number of the reply in the ladder at which the rule served; None for the reference."""
+    answer: str | None = None
+    """The short answer of what is served."""
 
     @property
     def price(self) -> float:
         """Of all that was asked."""
         return sum(each.price for each in self.asked)
+
+    @property
+    def served(self) -> RungAnswer:
+        """The reply that is served."""
+        return self.asked[self.at]
+
+    @property
+    def discarded_tokens(self) -> int:
+        """Decoded for replies that are not served."""
+        return sum(each.completion_tokens for k, each in enumerate(self.asked) if k != self.at)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What a line of answers holds: no text, which stands there already."""
+        left_out = {"text", "reasoning", "mean_logprob", "seconds"}
+        asked = [{k: v for k, v in vars(a).items() if k not in left_out} for a in self.asked]
+        return {"rung": self.rung, "asked": asked, "gave_up": self.gave_up}
 
 
 @dataclass(frozen=True)

@@ -1,41 +1,67 @@
-"""Policies of a ladder's rungs: a rung that is stopped early itself is known by their digest."""
+"""Ladders and policies: which policy stops a rung, and whether a ladder is the one of a policy."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import zip_longest
+from pathlib import Path
 
 from stopadvisor.ground.errors import PolicyError
+from stopadvisor.ground.fields import plain
 from stopadvisor.policy.frozen import Policy, load_policy
 from stopadvisor.policy.requests import policy_plan
-from stopadvisor.runs.ladder import Ladder
+from stopadvisor.policy.terms import PolicyTerms
+from stopadvisor.runs.ladder import Ladder, Rung, read_ladder
 
-__all__ = ["read_policies"]
+__all__ = ["check_rungs", "policy_of", "read_rungs"]
 
 
-def read_policies(ladder: Ladder) -> tuple[Ladder, dict[str, Policy]]:
-    """Read the policies that rungs name; the ladder with their digests, and they by their rungs.
+def read_rungs(path: Path) -> Ladder:
+    """Read ``ladder.toml``, with the digests of policies; raises as `read_ladder`, `policy_of`."""
+    found = [(rung, policy_of(rung)) for rung in read_ladder(path).rungs]
+    return Ladder(tuple(replace(r, policy_digest=p.digest) if p else r for r, p in found))
+
+
+def policy_of(rung: Rung) -> Policy | None:
+    """Read the policy that a rung names; None where it names none.
 
     Raises
     ------
     PolicyError
-        One is refused, stops no trace, or has another digest than the ladder says.
+        It is refused, stops no trace, or has another digest than the ladder says.
     """
-    policies: dict[str, Policy] = {}
-    for rung in ladder.rungs:
-        if rung.policy is None:
-            continue
-        where = f"rung {rung.name!r}: policy {rung.policy}"
-        try:
-            policy = load_policy(rung.policy)
-            policy_plan(policy)
-        except PolicyError as error:
-            raise PolicyError(f"{where}: {error}") from error
-        if policy.kind != "stop":
-            raise PolicyError(f"{where}: expected one that stops, got one that never does")
-        if rung.policy_digest not in (None, policy.digest):
-            wanted = f"{rung.policy_digest:.8}"
-            raise PolicyError(f"{where}: expected digest {wanted}, got {policy.digest[:8]}")
-        policies[rung.name] = policy
-    digests = {name: policy.digest for name, policy in policies.items()}
-    rungs = (replace(r, policy_digest=digests.get(r.name, r.policy_digest)) for r in ladder.rungs)
-    return Ladder(tuple(rungs)), policies
+    if rung.policy is None:
+        return None
+    where = f"rung {rung.name!r}: policy {rung.policy}"
+    try:
+        policy = load_policy(rung.policy)
+        policy_plan(policy)
+    except PolicyError as error:
+        raise PolicyError(f"{where}: {error}") from error
+    if policy.kind != "stop":
+        raise PolicyError(f"{where}: expected one that stops, got one that never does")
+    if rung.policy_digest not in (None, policy.digest):
+        wanted = f"{rung.policy_digest:.8}"
+        raise PolicyError(f"{where}: expected digest {wanted}, got {policy.digest[:8]}")
+    return policy
+
+
+def check_rungs(terms: PolicyTerms, ladder: Ladder) -> None:
+    """Refuse a ladder that is not the policy's; where its servers are, and prices, it says alone.
+
+    Raises
+    ------
+    PolicyError
+        In one line: the rung and the field that differ, or that the policy climbs none.
+    """
+    if terms.ladder is None:
+        raise PolicyError("the policy stops the thinking of one trace, and climbs no ladder")
+    for rung, other in zip_longest(ladder.rungs, terms.ladder.rungs):
+        here = {} if rung is None else rung.to_policy()
+        there = {} if other is None else plain(other)
+        for name in sorted({*here, *there} - {"price"}):
+            if here.get(name) != there.get(name):
+                raise PolicyError(
+                    f"the policy was calibrated with {name} {there.get(name)!r} of rung "
+                    f"{there.get('name')!r}, got {here.get(name)!r}"
+                )

@@ -25,7 +25,7 @@ from stopadvisor.rules.features import (
     SUREST_LOGPROB,
 )
 
-__all__ = ["Decision", "Stepper", "StopRule", "log_odds"]
+__all__ = ["Decision", "Stepper", "StopRule", "log_odds", "task_under"]
 
 _SLACK = 1e-3
 """Nats by which a mean log-probability may pass 0, or an entropy fall below it, by rounding."""
@@ -145,14 +145,8 @@ class Stepper:
     )
 
     def __init__(self, rule: StopRule, task: str | None = None) -> None:
-        if task is not None and rule.task not in (task, MIXED_TASKS):
-            raise PolicyError(
-                f"task must be {rule.task!r}, as the policy says, got {short_repr(task)}"
-            )
-        if task is not None and task not in TASKS:
-            raise PolicyError(f"task must be one of {', '.join(TASKS)}, got {short_repr(task)}")
         self._rule = rule
-        self._task = task if rule.task == MIXED_TASKS else rule.task
+        self._task = task_under(rule.task, task)
         self._next = 0
         self._finished = not rule.most_probes
         self._think = 0
@@ -347,6 +341,15 @@ def _position_values(
         float(since),
         log_odds(logprob),
     )
+
+
+def task_under(own: str, task: str | None) -> str | None:
+    """Task of a question under a policy of task `own`; None where nobody has said it yet."""
+    if task is not None and own not in (task, MIXED_TASKS):
+        raise PolicyError(f"task must be {own!r}, as the policy says, got {short_repr(task)}")
+    if task is not None and task not in TASKS:
+        raise PolicyError(f"task must be one of {', '.join(TASKS)}, got {short_repr(task)}")
+    return task if own == MIXED_TASKS else own
 
 
 def log_odds(logprob: float) -> float:

@@ -6,7 +6,7 @@ the table asks where they came from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.ground.errors import ProbeError
 
-__all__ = ["Rungs", "Spent", "votes"]
+__all__ = ["Rungs", "Spent", "Votes", "votes"]
 
 
 @dataclass(frozen=True)
@@ -109,43 +109,60 @@ class Rungs:
         )
 
 
+class Votes:
+    """What the replies to one question agree on, as they come."""
+
+    def __init__(self) -> None:
+        self._run, self._seen = 0, 0
+        self._before: Hashable = None
+        self._counts: dict[Hashable, int] = {}  # of the samples of one rung, in the order they came
+        self._first: dict[Hashable, int] = {}
+
+    @property
+    def most(self) -> int:
+        """Most replies in agreement."""
+        return max(self._run, *self._counts.values(), 0)
+
+    def add(self, answer: Hashable, made: int) -> tuple[Any, int, float, int]:
+        """The answer so far, its support and share, and which reply gave it first, from 0.
+
+        `answer` is None where the reply has none.  `made` numbers the samples of a rung from 1; it
+        is 0 where the rung is asked once.
+        """
+        at, self._seen = self._seen, self._seen + 1
+        has_one = answer is not None
+        if not made:
+            self._run = self._run + 1 if has_one and answer == self._before else int(has_one)
+            self._before = answer
+            return answer, self._run, 1.0, at
+        if made == 1:
+            self._counts, self._first = {}, {}
+        if has_one:
+            self._counts[answer] = self._counts.get(answer, 0) + 1
+            self._first.setdefault(answer, at)
+        # A dict keeps the order in which answers came, and max takes the first of equals.
+        leader = max(self._counts, key=self._counts.__getitem__, default=None)
+        top = self._counts.get(leader, 0)
+        second = max((n for other, n in self._counts.items() if other != leader), default=0)
+        self._run, self._before = 1, leader
+        return leader, top - second, top / made, self._first.get(leader, at)
+
+
 def votes(
     codes: NDArray[np.int64], blocks: Sequence[range]
 ) -> tuple[IntArray, IntArray, FloatArray]:
-    """Answer, support and share of each column.
+    """Answer, support and share of each column; all of shape (n_questions, n_columns).
 
-    Parameters
-    ----------
-    codes : ndarray of int, shape (n_questions, n_columns)
-        Answer of each reply by itself; below 0 where it has none or was cut.
-    blocks : sequence of range
-        Columns of each rung.
-
-    Returns
-    -------
-    answers : ndarray of int, shape (n_questions, n_columns)
-        Plurality of the samples so far; ties go to the answer that came first.
-    support : ndarray of int, shape (n_questions, n_columns)
-    share : ndarray of float, shape (n_questions, n_columns)
+    `codes` holds the answer of each reply by itself, below 0 where it has none or was cut; the
+    answer of a column is the plurality of its samples so far, of two the one that came first.
     """
-    answers, support = codes.copy(), np.zeros(codes.shape, dtype=np.int64)
-    share = np.ones(codes.shape)
+    answers, support, share = codes.copy(), np.zeros_like(codes), np.ones(codes.shape)
     for row, given in enumerate(codes.tolist()):
-        run, before = 0, -1
+        so_far = Votes()
         for block in blocks:
-            if len(block) == 1:
-                (k,) = block
-                run = run + 1 if given[k] == before and given[k] >= 0 else int(given[k] >= 0)
-                before, support[row, k] = given[k], run
-                continue
-            counts: dict[int, int] = {}
             for made, k in enumerate(block, start=1):
-                if given[k] >= 0:
-                    counts[given[k]] = counts.get(given[k], 0) + 1
-                # A dict keeps the order in which answers came, and max takes the first of equals.
-                leader = max(counts, key=counts.__getitem__, default=-1)
-                top = counts.get(leader, 0)
-                second = max((n for code, n in counts.items() if code != leader), default=0)
-                answers[row, k], support[row, k], share[row, k] = leader, top - second, top / made
-            run, before = 1, int(answers[row, block[-1]])
+                own = given[k] if given[k] >= 0 else None
+                found = so_far.add(own, made if len(block) > 1 else 0)
+                answers[row, k] = -1 if found[0] is None else found[0]
+                support[row, k], share[row, k] = found[1:3]
     return answers, support, share

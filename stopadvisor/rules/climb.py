@@ -162,12 +162,30 @@ class Climb:
 
     def view_of(self, table: Table, scores: FloatArray) -> Table:
         """The same by scores of another origin, (n_questions, n_asked)."""
+        rungs, (served, _, spent) = _rungs(table), self._walk(table, scores)
+        view = table.at(served, range(1, len(self) + 1))
+        of_reply = rungs.map(lambda values: np.take_along_axis(values, served, axis=1))
+        return replace(view, rungs=replace(of_reply, names=(), rates=(), spent=spent))
+
+    def at(self, table: ProbeTable, step: float) -> tuple[IntArray, BoolArray]:
+        """Column of the reply that is served at a step, and whether the rule gives up on the way.
+
+        Both of shape (n_questions,).
+        """
+        k = round(step) - 1
+        one = replace(self, path=self.path[k : k + 1], give_up=self.give_up[k : k + 1])
+        scores = rung_scores(self.family, table, self.columns, self.model)
+        served, given_up, _ = one._walk(table, scores)
+        return served[:, 0], given_up[:, 0]
+
+    def _walk(self, table: ProbeTable, scores: FloatArray) -> tuple[IntArray, BoolArray, Spent]:
+        """Which column is served, whether it was given up, and what that costs; for each step."""
         rungs = _rungs(table)
         n, last = table.n_questions, len(rungs.names) - 1
         path = np.array([*self.path, (math.inf,) * len(self.columns)])  # (n_steps, n_asked)
         served = np.full((n, len(path)), last)
         waiting: BoolArray = np.ones(served.shape, dtype=bool)
-        escalated = np.zeros(served.shape, dtype=bool)
+        given_up = np.zeros(served.shape, dtype=bool)
         low = np.array([*(self.give_up or (-math.inf,) * len(self.path)), -math.inf])
         zero = np.zeros(served.shape)
         paid, block_paid = Spent(*(zero,) * 5), Spent(*(zero,) * 5)
@@ -180,40 +198,20 @@ class Climb:
             if column == last:
                 asked, passes = waiting, waiting
             else:
-                asked = waiting & ~escalated & (path[:, k] < math.inf)
+                asked = waiting & ~given_up & (path[:, k] < math.inf)
                 readable = asked & rungs.served[:, column, None]
                 passes = readable & (scores[:, k, None] >= path[:, k])
-                gives_up = readable & ~passes & (scores[:, k, None] < low)
+                below = readable & ~passes & (scores[:, k, None] < low)
+                given_up |= below
                 if self.on_give_up == "reply":
-                    passes |= gives_up
-                else:
-                    escalated |= gives_up
+                    passes |= below
                 if self.family == "cap" and column not in rungs.whole:
                     own = _abandoned(own, -path[:, k], rungs.rates[column][2], passes)
             # Samples of one rung add up in their own columns: the last one asked holds them all.
             block_paid = own.where(asked, block_paid)
             served = np.where(passes, column, served)
             waiting = waiting & ~passes
-        view = table.at(served, range(1, len(path) + 1))
-        of_reply = rungs.map(lambda values: np.take_along_axis(values, served, axis=1))
-        paths = replace(of_reply, names=(), rates=(), spent=paid.plus(block_paid))
-        return replace(view, rungs=paths)
-
-    def serves(self, table: ProbeTable, step: float) -> IntArray:
-        """Column of the reply that is served at a step of the path; shape (n_questions,)."""
-        rungs, scores = _rungs(table), rung_scores(self.family, table, self.columns, self.model)
-        columns = [*self.columns, len(rungs.names) - 1]
-        passes = np.ones((table.n_questions, len(columns)), dtype=bool)
-        readable, at = rungs.served[:, list(self.columns)], round(step) - 1
-        passes[:, :-1] = readable & (scores >= np.array(self.path[at]))
-        if self.give_up:
-            gives_up = readable & (scores < self.give_up[at])
-            if self.on_give_up == "reply":
-                passes[:, :-1] |= gives_up
-            else:  # what comes after the first of them is not asked
-                before = np.maximum.accumulate(gives_up, axis=1)[:, :-1]
-                passes[:, 1:-1] &= ~before
-        return np.asarray(np.array(columns)[passes.argmax(axis=1)])
+        return served, given_up, paid.plus(block_paid)
 
     @classmethod
     def of(cls, family: str, ladder: Mapping[str, Any], model: Model | None) -> Climb:

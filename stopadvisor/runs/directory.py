@@ -169,7 +169,7 @@ class RunDirectory:
         """The ladder whose replies it holds; None where it holds probes of one trace."""
         if "ladder" not in self.manifest:
             return None
-        return ladder_of(self.manifest["ladder"], f"{self.path / MANIFEST}")
+        return ladder_of({"rung": self.manifest["ladder"]}, f"{self.path / MANIFEST}")
 
     def annotate(self, **fields: Any) -> None:
         """Change manifest fields that are not part of the id."""

@@ -130,46 +130,32 @@ def read_ladder(path: Path) -> Ladder:
         raise WorkloadError(f"{path}: expected a readable ladder.toml, got: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise WorkloadError(f"{path}: expected TOML, got: {error}") from error
-    return _ladder(content, str(path))
+    return ladder_of(content, str(path))
 
 
-def ladder_of(rows: Any, where: str) -> Ladder:
-    """The ladder of a file's tables, or of a manifest; `where` names it in messages.
+def ladder_of(content: Any, where: str) -> Ladder:
+    """The ladder of a file's content, whose ``rung`` holds its tables; raises as `read_ladder`."""
 
-    Raises
-    ------
-    WorkloadError
-        A field is missing, unknown or no such value.
-    """
-    return _ladder({"rung": rows}, where)
+    def expect(ok: bool, field: str, expected: str, got: Any) -> None:
+        if not ok:
+            raise WorkloadError(f"{where}: field '{field}': expected {expected}, got {got!r:.80}")
 
-
-def _ladder(content: Any, where: str) -> Ladder:
     rungs = parse_as(WorkloadError, _File, content, where).rung
     names = [rung.name for rung in rungs]
     for k, rung in enumerate(rungs):
-        if names.count(rung.name) > 1:
-            _refuse(where, f"rung[{k}].name", "each name once", rung.name)
-        if rung.policy is not None or rung.policy_digest is not None:
-            if rung is rungs[-1]:
-                what = "none on the reference, which answers in full"
-                _refuse(where, f"rung[{k}].policy", what, rung.policy or rung.policy_digest)
-            for name in _OF_POLICY:
-                if (value := getattr(rung, name)) is not None:
-                    _refuse(
-                        where, f"rung[{k}].{name}", "nothing with a policy, which says it", value
-                    )
-        if rung.engine != "hf":
-            continue
-        if rung.model is None:
-            _refuse(where, f"rung[{k}].model", "a folder, as engine 'hf' loads it", None)
-        for name in ("base_url", "api_key_env", "reasoning_effort"):
-            if (value := getattr(rung, name)) is not None:
-                _refuse(where, f"rung[{k}].{name}", "nothing with engine 'hf'", value)
-    if sum(rung.repeat for rung in rungs) < 2:
-        _refuse(where, "rung", "two [[rung]] tables or more, or one with repeat", len(rungs))
+        expect(names.count(rung.name) == 1, f"rung[{k}].name", "each name once", rung.name)
+        policy, refused = rung.policy or rung.policy_digest, dict[str, str]()
+        if policy is not None:
+            what = "none on the reference, which answers in full"
+            expect(rung is not rungs[-1], f"rung[{k}].policy", what, policy)
+            refused |= dict.fromkeys(_OF_POLICY, "a policy, which says it")
+        if rung.engine == "hf":
+            what = "a folder, as engine 'hf' loads it"
+            expect(rung.model is not None, f"rung[{k}].model", what, None)
+            refused |= dict.fromkeys(("base_url", "api_key_env", "reasoning_effort"), "engine 'hf'")
+        for name, why in refused.items():
+            value = getattr(rung, name)
+            expect(value is None, f"rung[{k}].{name}", f"nothing with {why}", value)
+    what = "two [[rung]] tables or more, or one with repeat"
+    expect(sum(rung.repeat for rung in rungs) > 1, "rung", what, len(rungs))
     return Ladder(rungs)
-
-
-def _refuse(where: str, field: str, expected: str, got: Any) -> None:
-    raise WorkloadError(f"{where}: field '{field}': expected {expected}, got {got!r:.80}")

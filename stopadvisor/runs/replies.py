@@ -170,16 +170,21 @@ def _joined(
     replies = []
     for name, entry in zip(columns, entries, strict=True):
         usage = RecordedObject(entry.where, dict(entry.usage or {}), "output.usage.")
-        cached = usage.whole("input_tokens_cache_read", 0)
-        # As inspect_ai counts, a prompt is what was read anew, written to a cache and found there.
-        read = usage.whole("input_tokens") + usage.whole("input_tokens_cache_write", 0)
+        read, decoded = usage.whole("input_tokens"), usage.whole("output_tokens")
+        cached, total = usage.whole("input_tokens_cache_read", 0), usage.whole("total_tokens", 0)
+        # In inspect_ai the input is what no cache held.  Before its pull request 3341 it was the
+        # whole prompt for some providers, whose totals then have no room for cached tokens too.
+        in_caches = cached + usage.whole("input_tokens_cache_write", 0)
+        prompt = read + in_caches
+        if total and in_caches <= read:
+            prompt = max(read, min(prompt, total - decoded))
         reply = {
             "name": name,
             "answer": None if entry.reply is None else extract_natural(task, entry.reply),
             "finished": entry.ended and entry.reply is not None,
-            "prompt_tokens": read + cached,
+            "prompt_tokens": prompt,
             "cached_tokens": cached,
-            "completion_tokens": usage.whole("output_tokens"),
+            "completion_tokens": decoded,
         }
         replies.append(RecordedObject(entry.where, reply))
     return RecordedObject(first.where, row), replies

@@ -149,7 +149,7 @@ class Source:
         """The ladder whose replies it holds; None where it holds probes of one trace."""
         if self.manifest is None or "ladder" not in self.manifest:
             return None
-        return ladder_of(self.manifest["ladder"], str(self.folder))
+        return ladder_of({"rung": self.manifest["ladder"]}, str(self.folder))
 
     def require_one_trace(self, what: str) -> None:
         """Refuse a run of a ladder; `what` is about probes of one trace alone."""

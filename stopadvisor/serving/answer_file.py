@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from stopadvisor.answers.normal_form import normalize
@@ -110,7 +110,8 @@ class AnswerRecord:
 
     def to_json(self) -> str:
         """One line of JSON."""
-        data = asdict(self)
+        data = asdict(replace(self, climbed=None))
+        data["climbed"] = None if self.climbed is None else self.climbed.to_dict()
         for part in (data, data["full"] or {}):
             for name in ("correct", "full", "climbed", "price"):
                 if part.get(name, 0) is None:

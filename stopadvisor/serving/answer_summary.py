@@ -111,6 +111,9 @@ class ClimbSummary:
     """Only with `--compare-full`: of the reference alone."""
     price_saving_pct: float | None
     """Only with `--compare-full`: of the questions that were answered both ways."""
+    gave_up: int
+    """Questions whose cheap rungs the rule expected to be wrong: the reference was next, or a reply
+    is served all the same."""
 
 
 @dataclass(frozen=True)

@@ -416,6 +416,7 @@ def _climbs(lines: Sequence[AnswerRecord], names: Sequence[str]) -> ClimbSummary
         sum(way.price for way, _ in found) / len(found),
         full / len(compared) if compared else None,
         _saving(spent, full) if full else None,
+        sum(way.gave_up is True for way, _ in found),
     )
 
 

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from stopadvisor.cli.main import main
-from stopadvisor.policy.frozen import load_policy
+from stopadvisor.policy.frozen import load_policy, save_policy
 from stopadvisor.rules.climb import RUNG_FEATURES
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
 from tests.material import CERTIFY, Call
+from tests.policy_content import example_content, family_content, policy_from
 from tests.runs.test_replies import reply, sample, written
 
 pytestmark = pytest.mark.slow
@@ -215,6 +216,42 @@ def test_fresh_replies_confirm_or_contradict(
     assert {row["feature"] for row in found["drift"]} <= set(RUNG_FEATURES)
 
 
+def test_a_rung_with_a_policy_is_certified_as_a_whole(tmp_path: Path, call: Call) -> None:
+    file = tmp_path / "own.json"
+    save_policy(policy_from(example_content()), file, format="json")
+    digest = load_policy(file).digest
+    ladder = LADDER.replace('name = "small"', f'name = "small"\npolicy = "{file}"')
+    run = recorded(tmp_path / "first", 0, ladder=ladder)
+    assert call.json("assess", run, "--alpha", "0.05")["recommendation"]["family"] == "cap"
+    found = call.json("calibrate", run, "--alpha", "0.05")
+    policy = load_policy(run / "policy.joblib")
+    assert policy.content["ladder"]["rungs"][0]["policy_digest"] == digest
+    assert str(file) not in json.dumps(policy.content)
+    # What its own policy answers is what is judged and, served or not, paid for.
+    keys, lost, price, n = set(policy.content["split"]["calibration"]), 0, 0, 0
+    for record in RunDirectory.load(run).replies():
+        if record.key in keys:
+            climber, small = policy.climb(), record.rungs[0]
+            assert climber.ask is not None
+            assert climber.ask.max_tokens is None
+            served = climber.observe(
+                answer=small.answer, finished=True, completion_tokens=small.completion_tokens
+            ).serve
+            lost += served and not small.correct
+            price += small.completion_tokens + (0 if served else 5000)
+            n += 1
+    assert (found["certificate"]["n"], found["certificate"]["losses"]) == (n, lost)
+    saving = found["expected"]["calibration_total_saving_pct"]
+    assert saving == pytest.approx(100 * (1 - price / (5000 * n)))
+    fresh = recorded(tmp_path / "fresh", 1, ladder=ladder)
+    found = call.json("verify", run / "policy.joblib", fresh)
+    assert found["verdict"].startswith("confirmed")
+    save_policy(policy_from(family_content("confidence")), file, format="json")
+    other = recorded(tmp_path / "other", 2, ladder=ladder)
+    line = call.refused("verify", run / "policy.joblib", other)
+    assert f"policy_digest '{digest}' of rung 'small', got '{load_policy(file).digest}'" in line
+
+
 def test_another_ladder_is_refused(policy: Path, tmp_path: Path, call: Call) -> None:
     other = LADDER.replace('name = "large"', 'name = "large"\nreasoning_effort = "low"')
     fresh = recorded(tmp_path, 1, ladder=other)
@@ -224,6 +261,28 @@ def test_another_ladder_is_refused(policy: Path, tmp_path: Path, call: Call) -> 
     # Prices say what is saved, and promise nothing.
     dearer = recorded(tmp_path / "dearer", 1, ladder=LADDER.replace("10, 1, 10", "20, 2, 20"))
     assert call("verify", policy, dearer)[0] == 0
+
+
+def test_questions_that_the_advised_rule_gives_up_are_counted(tmp_path: Path, call: Call) -> None:
+    """Three in ten none but the reference answers, as the first rung's doubt shows."""
+    rates = {"a": 0.5, "b": 3.0, "c": 10.0}
+    ladder = "".join(f'[[rung]]\nname = "{n}"\nprice = [0, 0, {p}]\n' for n, p in rates.items())
+    (tmp_path / "ladder.toml").write_text(ladder)
+    rng, lines = np.random.default_rng(3), []
+    for number in range(400):
+        unsure, hopeless = number % 10 in (4, 5, 6), number % 10 > 6
+        doubt = (0.9 if hopeless else 0.5 if unsure else 0.1) + 0.05 * rng.random()
+        first = reply("a", "2" if unsure or hopeless else "1", mean_logprob=-doubt)
+        second = reply("b", "2" if hopeless else "1", mean_logprob=-0.1 - hopeless)
+        rungs = [first, second, reply("c", "1", mean_logprob=-0.1)]
+        lines.append({"id": f"q{number}", "gold": "1", "rungs": rungs})
+    file, run = written(tmp_path / "lines.jsonl", lines), tmp_path / "run"
+    call.json("import", "replies", file, "--ladder", tmp_path / "ladder.toml", "-o", run)
+    found = call.json("assess", run, "--alpha", "0.05")
+    assert 0.2 < found["given_up_share"] < 0.4
+    assert "The advised rule gives up " in call.screen("assess", run, "--alpha", "0.05")
+    page = Path(call.json("report", run)["report"]).read_text()
+    assert "of the questions are given up." in page
 
 
 def test_nothing_certified_serves_the_reference(tmp_path: Path, call: Call) -> None:

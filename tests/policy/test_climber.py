@@ -93,9 +93,9 @@ def test_a_climber_serves_what_the_table_says(
     climb = Climb.of(family, policy.content["ladder"], _model(policy))
     view = climb.view(table)
     assert view.rungs is not None
-    first, most, served = 0, 0, climb.serves(table, 1)
+    first, most, (served, hopeless) = 0, 0, climb.at(table, 1)
     for row, line in enumerate(lines):
-        climber, answers, judged = policy.climb(), [], None
+        climber, answers, judged, gave_up = policy.climb(), [], None, False
         certain, columns = set[int](), []
         while (ask := climber.ask) is not None:
             assert climber.certain[0] == ask
@@ -112,6 +112,7 @@ def test_a_climber_serves_what_the_table_says(
                 completion_tokens=min(tokens, ask.max_tokens or tokens),
                 mean_logprob=said.get("mean_logprob"),
             )
+            gave_up |= judged.gives_up
             given_up += judged.gives_up
         assert judged is not None
         assert judged.serve
@@ -121,6 +122,7 @@ def test_a_climber_serves_what_the_table_says(
         first += not of_reference
         assert certain == set(columns)
         assert columns[-1] == served[row]
+        assert gave_up == hopeless[row]
         text, finished = answers[judged.reply]
         assert (text == "1" and finished) == bool(view.stop_correct[row, 0])
         price = sum(

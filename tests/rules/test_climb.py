@@ -79,7 +79,7 @@ def test_a_cap_serves_within_it_and_pays_for_what_it_abandons(tmp_path: Path) ->
             line["rungs"][0]["finished"] and line["rungs"][0]["completion_tokens"] <= cap
             for line in lines
         ]
-        served = climb.serves(table, position)
+        served, _ = climb.at(table, position)
         assert served.tolist() == [0 if short else len(NAMES) - 1 for short in within]
         right = [answer == "1" for answer, _ in want]
         assert view.stop_correct[:, position - 1].tolist() == right
@@ -233,5 +233,5 @@ def test_hopeless_questions_are_given_up_where_that_is_cheaper(
     step = next(k for k, levels in enumerate(plain.path, start=1) if levels[0] > -0.5)
     spent = [each.view(fit.table).rungs.spent.price[:, step - 1].sum() for each in (climb, plain)]  # type: ignore[union-attr]
     assert spent[0] == spent[1] - 60 * 10 * 4.0  # tokens and price of what lies between
-    assert (climb.serves(fit.table, step) == plain.serves(fit.table, step)).all()
+    assert (climb.at(fit.table, step)[0] == plain.at(fit.table, step)[0]).all()
     assert climb.describe(step).endswith("at once, else c")

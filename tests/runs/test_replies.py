@@ -90,12 +90,12 @@ def test_a_ladder_is_refused_in_one_line(tmp_path: Path, text: str, message: str
 
 
 def test_what_a_manifest_holds_of_a_ladder_gives_it_back() -> None:
-    assert ladder_of([rung.to_dict() for rung in TWO.rungs], "m") == TWO
-    assert ladder_of([rung.to_dict() for rung in VOTE.rungs], "m") == VOTE
+    for ladder in (TWO, VOTE):
+        assert ladder_of({"rung": [rung.to_dict() for rung in ladder.rungs]}, "m") == ladder
     assert VOTE.blocks == (range(5),)
     asked = [rung.to_dict() | {"temperature": 0} for rung in TWO.rungs]
     # 0.0 would give the run another name.
-    assert repr([rung.to_dict() for rung in ladder_of(asked, "m").rungs]) == repr(asked)
+    assert repr([rung.to_dict() for rung in ladder_of({"rung": asked}, "m").rungs]) == repr(asked)
 
 
 @pytest.mark.parametrize(
@@ -223,6 +223,33 @@ def test_logs_of_rungs_are_joined_by_question(tmp_path: Path) -> None:
     assert [reply.correct for reply in rows["2"].rungs] == [False, True]
     assert not rows["2"].rungs[0].finished
     assert found.n_graded == 4
+
+
+@pytest.mark.parametrize(
+    ("cached", "written", "total", "prompt"),
+    [
+        (3, 0, 32, 12),  # the input is what no cache held
+        (3, 2, 34, 14),
+        (3, 0, 29, 9),  # the input is the whole prompt
+        (3, 2, 29, 9),
+        (3, 2, 32, 12),  # what was written is in it, what was read is not
+        (3, 0, None, 12),  # nothing tells
+        (3, 0, 0, 12),
+        (12, 0, 29, 21),  # more than the input could hold
+    ],
+)
+def test_cached_tokens_of_a_log_are_counted_once(
+    tmp_path: Path, cached: int, written: int, total: int | None, prompt: int
+) -> None:
+    usage = {"input_tokens": 9, "output_tokens": 20, "total_tokens": total}
+    usage |= {"input_tokens_cache_read": cached, "input_tokens_cache_write": written}
+    output = {"choices": [{"stop_reason": "stop"}], "usage": usage}
+    small = [sample(number, "It is 2.", output=output) for number in (1, 2)]
+    found = logs_of(tmp_path, TWO, small=small, large=large_ones())
+    replies = [record.rungs[0] for record in found.records]
+    assert {(r.prompt_tokens, r.cached_tokens, r.completion_tokens) for r in replies} == {
+        (prompt, cached, 20)
+    }
 
 
 def test_epochs_are_the_samples_of_a_repeated_rung(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.ladder import read_ladder
 from stopadvisor.runs.sources import open_source
 from tests.engines.rung_server import ladder_toml, rung_server, say
-from tests.policy_content import example_content, ladder_content, policy_from
+from tests.policy_content import example_content, family_content, ladder_content, policy_from
 from tests.runs.test_replies import written
 from tests.schemas import check_valid
 
@@ -115,6 +115,33 @@ def test_a_cheap_rung_that_fails_is_climbed_past(
         assert last["down"] is None
 
 
+@pytest.mark.parametrize("how", ["escalate", "reply"])
+def test_questions_that_are_given_up_are_counted(
+    files: Path, capsys: pytest.CaptureFixture[str], how: str
+) -> None:
+    """The small model is as unsure everywhere."""
+    rungs = [RUNGS[0], {"name": "middle", "model": "mid", "price": [2.0, 0.2, 2.0]}, RUNGS[1]]
+    steps = {"decision_threshold": 1.0, "threshold": 1.0, "order": [2.0, 1.0]}
+    content = ladder_content("rung-confidence", **steps)
+    path = {"asked": [0, 1], "path": [[-0.05, -0.05]], "on_give_up": how, "give_up": [-0.1]}
+    content["ladder"] = {"rungs": rungs, **path}
+    save_policy(policy_from(content), "policy.json", format="json")
+    with rung_server(say) as server:
+        ladder = ladder_toml(files / "ladder.toml", rungs, server.url)
+        found = run(capsys, ladder)
+        assert (
+            main(["run", "policy.json", "work.jsonl", "--ladder", ladder, "--out", "out.jsonl"])
+            == 0
+        )
+    check_valid("run", found)
+    small, middle, large = found["climbed"]["rungs"]
+    assert found["climbed"]["gave_up"] == N
+    assert (small["asked"], middle["asked"]) == (N, 0)
+    assert (small if how == "reply" else large)["served"] == N
+    assert all(line["climbed"]["gave_up"] for line in lines_of(files))
+    assert f"gave up {N} questions, 100" in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_reference_that_fails_is_an_error(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -163,6 +190,7 @@ def test_a_policy_that_climbs_takes_a_ladder(
 def stopped(files: Path) -> str:
     """Digest of the policy that stops the small model, which the other policy names."""
     save_policy(policy_from(example_content()), "small.json", format="json")
+    save_policy(policy_from(family_content("confidence")), "changed.json", format="json")
     digest = load_policy("small.json").digest
     content = ladder_content("cap")
     rungs = [{**RUNGS[0], "policy_digest": digest}, RUNGS[1]]
@@ -187,10 +215,11 @@ def test_a_rung_with_a_policy_is_asked_whole_and_judged(
         many = [{"id": f"m{k}", "question": f"Say {k}", "gold": str(k)} for k in range(80)]
         work = str(written(files / "many.jsonl", many))
         assert main(["probe", work, "--ladder", ladder, "--out", "run", "--quiet"]) == 0
-        # A policy's file may move.
-        Path("moved.json").write_bytes(Path("small.json").read_bytes())
-        moved = with_policy(files, server.url, policy="moved.json")
-        assert main(["probe", work, "--ladder", moved, "--out", "run", "--quiet"]) == 0
+        asked = len(server.asked)
+        Path("small.json").rename("moved.json")  # the digest names it, and not its place
+        ladder = with_policy(files, server.url, policy="moved.json")
+        assert main(["probe", work, "--ladder", ladder, "--out", "run", "--quiet"]) == 0
+        assert len(server.asked) == asked
     assert not {"max_tokens", "logprobs"} & {name for body in bodies for name in body}
     short = [k for k in range(N) if say("tiny", f"Say {k}").tokens <= 500]
     assert found["climbed"]["rungs"][0]["served"] == len(short)
@@ -224,6 +253,7 @@ def test_a_reply_under_no_policy_is_climbed_past(
         ({"policy": "other.json"}, "rung 'small': policy other.json: "),
         ({"policy": "policy.json"}, "the policy climbs a ladder"),
         ({"policy_digest": "0" * 64}, "expected digest 00000000, got "),
+        ({"policy": "changed.json"}, "the policy was calibrated with policy_digest '"),
         ({"max_tokens": 9}, "'rung[0].max_tokens': expected nothing with a policy"),
         ({"temperature": 0.5}, "'rung[0].temperature': expected nothing with a policy"),
     ],

@@ -13,8 +13,7 @@ import pytest
 
 from stopadvisor.cli.main import main
 from stopadvisor.policy.frozen import load_policy, save_policy
-from stopadvisor.policy.rung_policies import read_policies
-from stopadvisor.runs.ladder import read_ladder
+from stopadvisor.policy.rung_policies import read_rungs
 from stopadvisor.serving.serve_settings import AuditSettings
 from tests.engines.rung_server import RungServer, Said, ladder_toml, rung_server, say
 from tests.policy_content import example_content, ladder_content, policy_from
@@ -42,7 +41,7 @@ def ladder_gateway(
 ) -> Iterator[RunningGateway]:
     """A gateway before the servers at some URLs."""
     file = folder / "ladder.toml"
-    ladder = read_policies(read_ladder(Path(ladder_toml(file, rungs, *urls))))[0]
+    ladder = read_rungs(Path(ladder_toml(file, rungs, *urls)))
     with running(folder / "policy.json", urls[-1], ladder=ladder, **changes) as gateway:
         yield gateway
 

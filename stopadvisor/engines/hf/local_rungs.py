@@ -9,52 +9,39 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
 
-from stopadvisor.engines.asked_rungs import RungAnswer
 from stopadvisor.engines.errors import OutOfMemory
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.ground.fields import MOST_TOKENS
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy
-from stopadvisor.policy.requests import OnStop, Reply, Request, policy_plan
+from stopadvisor.policy.requests import OnStop, Reply, Request, RungAnswer, policy_plan
 from stopadvisor.probes.asking import ProbePlan, Prompt, cue_text
 from stopadvisor.runs.ladder import Rung
 
 __all__ = ["LocalModels"]
 
-
-@dataclass(frozen=True)
-class _Asked:
-    rung: Rung
-    prompt: Prompt
-    most: int
-    """Tokens of thinking and answer."""
-    answer: asyncio.Future[RungAnswer]
+_Asked = tuple[Rung, Prompt, asyncio.Future[RungAnswer]]
 
 
 class LocalModels:
-    """The loaded model of each rung, by its name; an `engines.asked_rungs.LocalRungs`."""
+    """The loaded model of each rung, and the policy that stops it, by name."""
 
     def __init__(
-        self,
-        engines: Mapping[str, HfEngine],
-        batch_size: int | None = None,
-        policies: Mapping[str, Policy] = MappingProxyType({}),
+        self, models: Mapping[str, tuple[HfEngine, Policy | None]], batch_size: int | None = None
     ) -> None:
-        for name, policy in policies.items():
-            _check_policy(name, policy, engines[name])
-        self._engines, self._policies = engines, policies
-        self._batch_size = batch_size
-        self._waiting: list[_Asked] = []
+        for name, (engine, policy) in models.items():
+            if policy is not None:
+                _check_policy(name, policy, engine)
+        self._models, self._batch_size = models, batch_size
+        self._waiting: dict[tuple[str, int], list[_Asked]] = {}
         self._work: asyncio.Task[None] | None = None
 
     async def ask(self, rung: Rung, prompt: Prompt, max_tokens: int | None) -> RungAnswer:
         """Ask one; those that are asked at once are decoded together."""
         most = max_tokens or ProbePlan.max_think
         answer: asyncio.Future[RungAnswer] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Asked(rung, prompt, most, answer))
+        self._waiting.setdefault((rung.name, most), []).append((rung, prompt, answer))
         if self._work is None or self._work.done():
             self._work = asyncio.create_task(self._decode())
         return await answer
@@ -62,25 +49,24 @@ class LocalModels:
     async def _decode(self) -> None:
         while self._waiting:
             await asyncio.sleep(0)  # whoever asks at once is in time
-            first = self._waiting[0]
-            batch = [a for a in self._waiting if a.rung == first.rung and a.most == first.most]
-            self._waiting = [a for a in self._waiting if a not in batch]
+            name, most = next(iter(self._waiting))
+            batch = self._waiting.pop((name, most))
             try:
-                answers = await asyncio.to_thread(self._answers, batch)
+                answers = await asyncio.to_thread(self._answers, batch, most)
             except BaseException as error:
-                for asked in batch:
-                    if not asked.answer.done():
-                        asked.answer.set_exception(error)
+                for *_, asked in batch:
+                    if not asked.done():
+                        asked.set_exception(error)
                 if not isinstance(error, Exception):
                     raise
                 continue
-            for asked, answer in zip(batch, answers, strict=True):
-                if not asked.answer.done():  # nobody waits any longer
-                    asked.answer.set_result(answer)
+            for (*_, asked), answer in zip(batch, answers, strict=True):
+                if not asked.done():  # nobody waits any longer
+                    asked.set_result(answer)
 
-    def _answers(self, batch: Sequence[_Asked]) -> list[RungAnswer]:
-        rung, most = batch[0].rung, batch[0].most
-        engine, policy = self._engines[rung.name], self._policies.get(rung.name)
+    def _answers(self, batch: Sequence[_Asked], most: int) -> list[RungAnswer]:
+        rung = batch[0][0]
+        engine, policy = self._models[rung.name]
         if policy is None:
             plan = ProbePlan(
                 (),
@@ -94,7 +80,7 @@ class LocalModels:
         # The task decides how an answer is read, and the reply is read by whoever asked.
         task = "exact" if policy is None else policy.terms.task
         on_stop: OnStop = "probe" if policy is None else policy.on_stop
-        requests = [Request(asked.prompt, task) for asked in batch]
+        requests = [Request(prompt, task) for _, prompt, _ in batch]
         began = time.monotonic()
         size = self._batch_size or engine.auto_batch_size(plan)
         while True:
@@ -127,11 +113,9 @@ def _answer(reply: Reply, most: int, seconds: float, cue: str) -> RungAnswer:
     finished = reply.finish != "length" and reply.text is not None and tokens <= most
     text = f"{cue}{reply.text}".strip() if reply.finish == "stopped" else reply.text
     return RungAnswer(
-        text or "" if finished else "",
         finished,
-        reply.prompt_tokens,
-        0,
-        min(tokens, most),
-        None,
-        seconds,
+        text or "" if finished else "",
+        prompt_tokens=reply.prompt_tokens,
+        completion_tokens=min(tokens, most),
+        seconds=seconds,
     )

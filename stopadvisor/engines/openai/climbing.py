@@ -16,108 +16,17 @@ from typing import Any
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from stopadvisor.answers.normal_form import extract_natural
-from stopadvisor.engines.asked_rungs import RungAnswer
 from stopadvisor.engines.errors import first_error
 from stopadvisor.engines.openai.each import asked_each
 from stopadvisor.engines.openai.rung_servers import RungServers
-from stopadvisor.ground.errors import ModelError
 from stopadvisor.policy.climber import Ask
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.policy.requests import AskedRung, Climbed, OnStop, Reply, Request
+from stopadvisor.policy.requests import Climbed, OnStop, Reply, Request, RungAnswer
 from stopadvisor.policy.session import Rule
 from stopadvisor.probes.asking import ProbePlan, Prompt
-from stopadvisor.runs.ladder import Ladder, Rung
+from stopadvisor.runs.ladder import Ladder
 
-__all__ = ["Ascent", "check_rungs", "climb", "open_ladder"]
-
-
-def check_rungs(policy: Policy, ladder: Ladder) -> None:
-    """Refuse a ladder that is not the policy's; where its servers are, it says alone.
-
-    Raises
-    ------
-    ModelError
-        In one line: the rung and the field that differ.
-    """
-    ours = list(dict.fromkeys(rung.name for rung in policy.ladder))
-    if ours != [rung.name for rung in ladder.rungs]:
-        theirs = ", ".join(rung.name for rung in ladder.rungs)
-        raise ModelError(f"the policy climbs {', '.join(ours)}, --ladder has {theirs}")
-    of_policy = {rung.name: rung.to_policy() for rung in policy.ladder}
-    for rung in ladder.rungs:
-        there, here = of_policy[rung.name], rung.to_policy()
-        for name in sorted({*there, *here} - {"price"}):
-            if there.get(name) != here.get(name):
-                raise ModelError(
-                    f"the policy was calibrated with {name} {there.get(name)!r} of rung "
-                    f"{rung.name!r}, --ladder has {here.get(name)!r}"
-                )
-
-
-@dataclass(frozen=True)
-class Ascent:
-    """How one question climbed."""
-
-    replies: tuple[tuple[Rung, RungAnswer], ...]
-    """All that were asked for, in the order of the ladder."""
-    at: int
-    """Which of them is served; beyond the last: the reference, which whoever called asks."""
-    column: int | None
-    """Number of the reply in the ladder at which the rule served; None for the reference."""
-    answer: str | None = None
-    """The short answer of what is served."""
-    gave_up: bool = False
-    """The rule expected every cheap rung to be wrong."""
-
-    @property
-    def rung(self) -> Rung:
-        """Whose reply is served."""
-        return self.replies[self.at][0]
-
-    @property
-    def served(self) -> RungAnswer:
-        """The reply that is served."""
-        return self.replies[self.at][1]
-
-    @property
-    def discarded_tokens(self) -> int:
-        """Decoded for replies that are not served."""
-        others = (*self.replies[: self.at], *self.replies[self.at + 1 :])
-        return sum(reply.completion_tokens for _, reply in others)
-
-    def reply(self, seconds: float) -> Reply:
-        """The same as `run` records it."""
-        served, is_reference = self.served, self.column is None
-        return Reply(
-            text=served.text if served.finished else None,
-            answer=self.answer,
-            stopped_at=self.column,
-            budget=None,
-            prompt_tokens=sum(reply.prompt_tokens for _, reply in self.replies),
-            think_tokens=0,
-            probe_tokens=self.discarded_tokens,
-            visible_tokens=served.completion_tokens,
-            n_probes=len(self.replies) - 1,
-            seconds=seconds,
-            finish="stopped" if not is_reference else "stop" if served.finished else "length",
-            thinking="",
-            climbed=Climbed(
-                self.rung.name,
-                tuple(
-                    AskedRung(
-                        rung.name,
-                        reply.finished,
-                        reply.prompt_tokens,
-                        reply.cached_tokens,
-                        reply.completion_tokens,
-                        reply.price(rung),
-                        reply.down,
-                    )
-                    for rung, reply in self.replies
-                ),
-                self.gave_up or None,
-            ),
-        )
+__all__ = ["climb", "open_ladder"]
 
 
 async def climb(
@@ -127,16 +36,16 @@ async def climb(
     task: str,
     *,
     reference_alone: bool = False,
-    before: Sequence[tuple[Rung, RungAnswer]] = (),
+    before: Sequence[RungAnswer] = (),
     leaves_reference: bool = False,
-) -> Ascent:
+) -> Climbed:
     """Climb for one question.
 
     Parameters
     ----------
     reference_alone : bool
         Ask nothing else.
-    before : sequence of (Rung, RungAnswer)
+    before : sequence of RungAnswer
         Samples that the same question got already, to be taken again; cut ones are not.
     leaves_reference : bool
         Return before the reference is asked, where it is a single reply.
@@ -148,12 +57,12 @@ async def climb(
     """
     climber = policy.climb(task, reference_alone=reference_alone)
     left = leaves_reference and policy.ladder[-1].repeat == 1
-    replies: list[tuple[Rung, RungAnswer]] = []
+    asked: list[RungAnswer] = []
     answers: list[str | None] = []
     column, at, is_reference, gave_up = 0, 0, False, False
 
     async def one(ask: Ask, sample: int) -> RungAnswer:
-        made = [reply for rung, reply in before if rung == ask.rung]
+        made = [reply for reply in before if reply.name == ask.rung.name]
         if sample < len(made) and made[sample].finished:
             return made[sample]
         each = replace(prompt, sample=sample)
@@ -164,9 +73,9 @@ async def climb(
     while climber.ask is not None:
         asks = [ask for ask in climber.certain if not (left and ask.is_reference)]
         if not asks:
-            return Ascent(tuple(replies), len(replies), None, gave_up=gave_up)
-        rungs = [*(rung for rung, _ in replies), *(ask.rung for ask in asks)]
-        samples = [rungs[:k].count(rungs[k]) for k in range(len(replies), len(rungs))]
+            return Climbed(policy.ladder[-1].name, tuple(asked), gave_up or None, len(asked))
+        names = [*(reply.name for reply in asked), *(ask.rung.name for ask in asks)]
+        samples = [names[:k].count(names[k]) for k in range(len(asked), len(names))]
         try:  # at once; the first that fails ends the others
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(each) for each in map(one, asks, samples)]
@@ -177,7 +86,7 @@ async def climb(
             # Without the figure that the rule reads a reply cannot be judged, and is climbed past.
             known = reply.mean_logprob is not None or not ask.needs_logprob
             answers.append(extract_natural(task, reply.text) if reply.finished else None)
-            replies.append((ask.rung, reply))
+            asked.append(reply)
             column, is_reference = ask.column, ask.is_reference
             judged = climber.observe(
                 answer=answers[-1] or "",
@@ -186,7 +95,8 @@ async def climb(
                 mean_logprob=reply.mean_logprob,
             )
             at, gave_up = judged.reply, gave_up or judged.gives_up
-    return Ascent(tuple(replies), at, None if is_reference else column, answers[at], gave_up)
+    served_at = None if is_reference else column
+    return Climbed(asked[at].name, tuple(asked), gave_up or None, at, served_at, answers[at])
 
 
 @dataclass
@@ -232,11 +142,11 @@ class LadderEngine:
             climbed = await climb(
                 self.servers, self.policy, prompt, request.task, reference_alone=rule is None
             )
-            for rung, reply in climbed.replies:  # said once of each
-                if reply.down is not None and not any(rung.name in said for said in self.remarks):
-                    down = f"rung {rung.name} was down, and was climbed past: {reply.down}"
+            for reply in climbed.asked:  # said once of each
+                if reply.down is not None and not any(reply.name in said for said in self.remarks):
+                    down = f"rung {reply.name} was down, and was climbed past: {reply.down}"
                     self.remarks.append(down)
-            return climbed.reply(time.perf_counter() - began)
+            return _recorded(climbed, time.perf_counter() - began)
 
         return asked_each(self.portal, requests, ask, batch_size or self.concurrency)
 
@@ -252,3 +162,24 @@ def open_ladder(
             yield LadderEngine(ladder, servers, portal, policy, concurrency)
         finally:
             portal.call(servers.aclose)
+
+
+def _recorded(climbed: Climbed, seconds: float) -> Reply:
+    """What `run` writes down of it; texts that are not served are left out."""
+    served, column = climbed.served, climbed.column
+    kept = tuple(replace(reply, text="", reasoning="") for reply in climbed.asked)
+    return Reply(
+        text=served.text if served.finished else None,
+        answer=climbed.answer,
+        stopped_at=column,
+        budget=None,
+        prompt_tokens=sum(reply.prompt_tokens for reply in climbed.asked),
+        think_tokens=0,
+        probe_tokens=climbed.discarded_tokens,
+        visible_tokens=served.completion_tokens,
+        n_probes=len(climbed.asked) - 1,
+        seconds=seconds,
+        finish="stopped" if column is not None else "stop" if served.finished else "length",
+        thinking="",
+        climbed=replace(climbed, asked=kept),
+    )

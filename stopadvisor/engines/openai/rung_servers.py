@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
 from anyio.from_thread import start_blocking_portal
 
-from stopadvisor.engines.asked_rungs import AskRungs, LocalRungs, RungAnswer
 from stopadvisor.engines.http.client import (
     FINAL,
     REQUEST_TIMEOUT,
@@ -29,6 +28,7 @@ from stopadvisor.engines.openai.each import asked_each
 from stopadvisor.ground.constants import POLICY_HEADER
 from stopadvisor.ground.errors import EngineError, ModelError
 from stopadvisor.ground.fields import MOST_TOKENS
+from stopadvisor.policy.requests import RungAnswer
 from stopadvisor.probes.asking import Prompt
 from stopadvisor.runs.ladder import Ladder, Rung
 
@@ -77,14 +77,14 @@ def _read(data: Mapping[str, Any], seconds: float) -> RungAnswer:
         raise EngineError(f"no chat completion ({type(error).__name__}: {error})") from error
     mean = min(sum(tokens) / len(tokens), 0.0) if tokens else None
     return RungAnswer(
-        text.strip(),
         choice.get("finish_reason") == "stop",
+        text.strip(),
+        shown.removeprefix(_THINKING_BEGINS).strip(),
         prompt,
         cached,
         decoded,
         mean if mean is not None and mean > -1e6 else None,  # neither NaN nor infinite
         seconds,
-        reasoning=shown.removeprefix(_THINKING_BEGINS).strip(),
     )
 
 
@@ -96,7 +96,7 @@ class RungServers:
     Whoever records, and does not climb (`climbs`), waits for every rung.  A server that refuses to
     give log-probabilities is asked without.  For a gateway each rung before the reference has
     `rung_timeout` seconds for a reply, and a client's own key (`forwards`) is sent to the
-    reference's server, and to no other.
+    reference's server, and to no other.  `local` asks rungs whose models run here.
 
     Raises
     ------
@@ -114,14 +114,16 @@ class RungServers:
         rung_timeout: float | None = None,
         climbs: bool = True,
         forwards: bool = False,
-        local: LocalRungs | None = None,
+        local: Callable[[Rung, Prompt, int | None], Awaitable[RungAnswer]] | None = None,
     ) -> None:
         self._reference = ladder.reference
         self._climbs, self._local = climbs, local
         # A server stops no reply of which it is asked for log-probabilities.
         self._silent = {rung.name for rung in ladder.rungs if rung.policy_digest is not None}
         self._clients: dict[str, Client] = {}
-        self._free: dict[str, asyncio.Semaphore] = {}
+        # Rungs of one server share its places.
+        places = {rung.base_url: asyncio.Semaphore(concurrency) for rung in ladder.rungs}
+        self._free = {rung.name: places[rung.base_url] for rung in ladder.rungs}
         self._down: dict[str, tuple[float, str]] = {}
         for rung in ladder.rungs:
             if rung.engine == "hf":
@@ -141,9 +143,6 @@ class RungServers:
                 request_timeout=(rung_timeout if can_climb else None) or request_timeout,
                 retry_timeout=min(patience, _PATIENCE) if can_climb else patience,
             )
-            # Rungs of one server share its places.
-            same = next((r for r in ladder.rungs if r.base_url == rung.base_url), rung)
-            self._free[rung.name] = self._free.get(same.name) or asyncio.Semaphore(concurrency)
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -151,19 +150,13 @@ class RungServers:
             await client.aclose()
 
     async def listed(self) -> Mapping[str, Any]:
-        """What the reference's server says of its models; nothing where it keeps that to itself.
-
-        Raises
-        ------
-        Unreachable
-            It is down.
-        """
+        """What the reference's server says of its models; `Unreachable` where it is down."""
         try:
             client = self._clients[self._reference.name]
             return await client.ask("GET", "/models", opening=True)
         except Unreachable:
             raise
-        except EngineError:
+        except EngineError:  # it keeps that to itself
             return {}
 
     async def ask(
@@ -176,13 +169,20 @@ class RungServers:
         EngineError
             The reference cannot answer, or no rung may be climbed past and one is not reached.
         """
-        if rung.name not in self._clients:
+        if rung.name in self._clients:
+            found = await self._at_server(rung, prompt, max_tokens, logprobs=logprobs)
+        else:
             assert self._local is not None  # whoever opens a ladder loads its models
-            return await self._local.ask(rung, prompt, max_tokens)
+            found = await self._local(rung, prompt, max_tokens)
+        return found.of(rung)
+
+    async def _at_server(
+        self, rung: Rung, prompt: Prompt, max_tokens: int | None, *, logprobs: bool
+    ) -> RungAnswer:
         can_climb = rung.name != self._reference.name
         until, why = self._down.get(rung.name, (0.0, ""))
         if can_climb and time.monotonic() < until:
-            return RungAnswer("", finished=False, down=why)
+            return RungAnswer(finished=False, down=why)
         async with self._free[rung.name]:
             began = time.monotonic()
             try:
@@ -196,7 +196,7 @@ class RungServers:
                 if is_gone:
                     self._down[rung.name] = time.monotonic() + _REST, str(error)
                 seconds = time.monotonic() - began
-                return RungAnswer("", finished=False, seconds=seconds, down=str(error))
+                return RungAnswer(finished=False, seconds=seconds, down=str(error))
 
     async def _asked(
         self, rung: Rung, prompt: Prompt, max_tokens: int | None, *, logprobs: bool
@@ -231,7 +231,9 @@ def _origin(url: str | None) -> tuple[str, str]:
 
 
 @contextmanager
-def open_rungs(ladder: Ladder, *, concurrency: int, **how: Any) -> Iterator[AskRungs]:
+def open_rungs(
+    ladder: Ladder, *, concurrency: int, **how: Any
+) -> Iterator[Callable[[Sequence[tuple[Rung, Prompt]]], Iterator[tuple[int, RungAnswer]]]]:
     """Open the servers of a ladder to record replies; `how`, and errors, are as of `RungServers`.
 
     Each server gets as many requests at once as `concurrency` says.

@@ -47,6 +47,8 @@ def frontier_caption(run: AssessedRun, figure: FrontierFigure) -> Caption:
         )
         if climbs:
             sentence += ". Squares are one rung for everybody"
+            if run.given_up_share is not None:
+                sentence += f"; {share(run.given_up_share)} of the questions are given up"
         elif figure.fixed_at_chosen is not None:
             sentence += f", one fixed budget at the same cost {share(figure.fixed_at_chosen)}"
         sentence += "."

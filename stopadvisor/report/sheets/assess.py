@@ -265,6 +265,9 @@ def _always(run: AssessedRun) -> Iterator[Section]:
     }
     if run.rungs[0].name == run.rungs[-1].name:
         texts["lost"] = "Counted: lost answers, because the reference contains the rungs before it."
+    shown = [texts[loss]] if loss in texts else []
+    if run.given_up_share is not None:
+        shown.append(f"The advised rule gives up {share(run.given_up_share)} of these questions.")
     yield Section(
         "Each rung for everybody (fit questions)",
         ("rung", loss, "accuracy", "saves", "tokens saved"),
@@ -278,7 +281,7 @@ def _always(run: AssessedRun) -> Iterator[Section]:
             )
             for row in run.rungs
         ),
-        tuple(text for name, text in texts.items() if name == loss),
+        tuple(shown),
     )
 
 

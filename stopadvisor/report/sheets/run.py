@@ -61,22 +61,17 @@ def run_sheet(summary: AnswerSummary, *, given: str = "", server: Sequence[str] 
         )
     sections = []
     if summary.climbed is not None:
-        rungs = summary.climbed.rungs
-        sections.append(
-            Section(
-                "Rungs, in the order of climbing",
-                ("rung", "asked", "answered", "share", "down"),
-                tuple(
-                    (r.name, str(r.asked), str(r.served), share(r.share), str(r.down))
-                    for r in rungs
-                ),
-            )
-        )
+        names = ("rung", "asked", "answered", "share", "down")
+        rows = [
+            (r.name, str(r.asked), str(r.served), share(r.share), str(r.down))
+            for r in summary.climbed.rungs
+        ]
+        sections.append(Section("Rungs, in the order of climbing", names, tuple(rows)))
         command = None
     if summary.full is not None:
-        rows = tuple(_against_full(summary, summary.full))
         whom = "full thinking" if summary.climbed is None else "the reference alone"
-        sections.append(Section(f"Against {whom}, in the same run", rows=rows))
+        against = tuple(_against_full(summary, summary.full))
+        sections.append(Section(f"Against {whom}, in the same run", rows=against))
     return Sheet(
         run_headline(summary),
         facts=tuple(_facts(summary)),
@@ -110,6 +105,9 @@ def _facts(summary: AnswerSummary) -> Iterator[Fact]:
             saved = _saved(climbed.price_saving_pct, "less")
             text += f"; {saved} than the reference alone ({climbed.full_price:.4g})"
         yield "price", text
+        if climbed.gave_up:
+            count = plural(climbed.gave_up, "question")
+            yield "gave up", f"{count}, {share(climbed.gave_up / summary.questions)} of all"
     elif summary.kind == "stop":
         yield "stack", _SERVING[summary.serving]
     if summary.labelled:

@@ -33,9 +33,9 @@ from stopadvisor.serving.gateway.forward import BrokenReply, Forwarder
 from stopadvisor.serving.gateway.intake import Admission, Incoming, Intake, Refusal
 from stopadvisor.serving.gateway.ladder_reply import (
     as_reference,
-    audited_ascent,
-    finish_ascent,
-    note_ascent,
+    audited_climb,
+    finish_climb,
+    note_climb,
     send_served,
 )
 from stopadvisor.serving.gateway.policies import Bound, PolicySet, ServedPolicy
@@ -257,7 +257,7 @@ class Gateway:
                 raise EngineError("not checked yet")
             with bound.used() as servers:
                 async with asyncio.timeout(self.settings.timeouts.total):
-                    ascent = await climb(
+                    climbed = await climb(
                         servers, served.policy, asked.prompt, asked.task, leaves_reference=True
                     )
         except Exception as error:  # noqa: BLE001 - whatever it is, the reference answers
@@ -265,19 +265,19 @@ class Gateway:
                 record.error = type(error).__name__  # a fault of ours
             record.route, record.reason = "passthrough", "failed"
             return True
-        note_ascent(ascent, reference, record, self.metrics)
-        is_left = ascent.at == len(ascent.replies) or record.route == "shadow"
-        gave_up = "; gave-up" if ascent.gave_up else ""
+        note_climb(climbed, record, self.metrics)
+        is_left = climbed.at == len(climbed.asked) or record.route == "shadow"
+        gave_up = "; gave-up" if climbed.gave_up else ""
         with bound.used():  # for the audit, too
             if is_left:
                 sender.rung = reference.name + gave_up
                 request.body = as_reference(request.body, reference)
             else:
-                sender.rung = ascent.rung.name + gave_up
+                sender.rung = climbed.rung + gave_up
                 limit = self.settings.timeouts.between
-                await send_served(ascent, served.name, covered, sender, seconds=limit)
-            finish = partial(finish_ascent, bound, served.policy, asked, ascent)
-            found = audited_ascent(ascent, served.policy, asked.task, record)
+                await send_served(climbed, served.name, covered, sender, seconds=limit)
+            finish = partial(finish_climb, bound, served.policy, asked, climbed)
+            found = audited_climb(climbed, served.policy, asked.task, record)
             self._served(served, record, found, finish)
         return is_left
 

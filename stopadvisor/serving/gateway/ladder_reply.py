@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import json
 
-from stopadvisor.engines.openai.climbing import Ascent, climb
+from stopadvisor.engines.openai.climbing import climb
 from stopadvisor.engines.openai.rung_servers import RungServers, request_of
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.policy.requests import Request
+from stopadvisor.policy.requests import Climbed, Request
 from stopadvisor.runs.ladder import Rung
 from stopadvisor.serving.audits import AuditedReply, FullThinking
 from stopadvisor.serving.eligibility import CoveredRequest
@@ -20,7 +20,7 @@ from stopadvisor.serving.gateway.policies import Bound
 from stopadvisor.serving.metrics import Metrics, RequestRecord
 from stopadvisor.serving.responder import STREAM, ChatReply, Finish, Sender, SlowReader
 
-__all__ = ["as_reference", "audited_ascent", "finish_ascent", "note_ascent", "send_served"]
+__all__ = ["as_reference", "audited_climb", "finish_climb", "note_climb", "send_served"]
 
 
 def as_reference(body: bytearray, rung: Rung) -> bytearray:
@@ -34,7 +34,7 @@ def as_reference(body: bytearray, rung: Rung) -> bytearray:
 
 
 async def send_served(
-    ascent: Ascent, model: str, covered: CoveredRequest, sender: Sender, *, seconds: float
+    climbed: Climbed, model: str, covered: CoveredRequest, sender: Sender, *, seconds: float
 ) -> None:
     """Send the reply that is served; its usage counts all that was decoded.
 
@@ -43,20 +43,18 @@ async def send_served(
     SlowReader
         The client takes longer than `seconds` to read it.
     """
-    served, chat = ascent.served, ChatReply(model, sender.record.id)
+    served, chat = climbed.served, ChatReply(model, sender.record.id)
     finish: Finish = "stop" if served.finished else "length"
-    asked = ascent.reply(0.0).climbed
-    assert asked is not None
-    completion = served.completion_tokens + ascent.discarded_tokens
+    completion = served.completion_tokens + climbed.discarded_tokens
     usage = {
         "prompt_tokens": served.prompt_tokens,
         "completion_tokens": completion,
         "total_tokens": served.prompt_tokens + completion,
         "stopadvisor": {
-            "rung": asked.rung,
-            "discarded_tokens": ascent.discarded_tokens,
-            "asked": [each.name for each in asked.asked],
-            **({"gave_up": True} if asked.gave_up else {}),
+            "rung": climbed.rung,
+            "discarded_tokens": climbed.discarded_tokens,
+            "asked": [each.name for each in climbed.asked],
+            **({"gave_up": True} if climbed.gave_up else {}),
         },
     }
     try:
@@ -72,46 +70,44 @@ async def send_served(
         raise SlowReader from error
 
 
-def note_ascent(ascent: Ascent, reference: Rung, record: RequestRecord, metrics: Metrics) -> None:
+def note_climb(climbed: Climbed, record: RequestRecord, metrics: Metrics) -> None:
     """Take down what climbing came to; what the reference decodes is not known where it is left."""
-    is_left = ascent.at == len(ascent.replies)
-    record.rung = reference.name if is_left else ascent.rung.name
-    record.discarded_tokens = ascent.discarded_tokens
-    if not is_left:
-        record.prompt_tokens = ascent.served.prompt_tokens
-        record.visible_tokens = ascent.served.completion_tokens
-    for rung, reply in ascent.replies:
+    record.rung = climbed.rung
+    record.discarded_tokens = climbed.discarded_tokens
+    if climbed.at < len(climbed.asked):
+        record.prompt_tokens = climbed.served.prompt_tokens
+        record.visible_tokens = climbed.served.completion_tokens
+    for reply in climbed.asked:
         if reply.down is not None:
-            metrics.rungs_down.labels(rung.name).inc()
+            metrics.rungs_down.labels(reply.name).inc()
 
 
 # --- Audits ---------------------------------------------------------------------------------------
 
 
-def audited_ascent(
-    ascent: Ascent, policy: Policy, task: str, record: RequestRecord
+def audited_climb(
+    climbed: Climbed, policy: Policy, task: str, record: RequestRecord
 ) -> AuditedReply:
     """What is written down of a reply, and what the reference's is compared with."""
-    first = ascent.replies[0] if ascent.replies else None
     # Calibration holds the prompt's length as the first rung counts it.
-    counted = first is not None and first[0] == policy.ladder[0]
+    counted = [r.prompt_tokens for r in climbed.asked[:1] if r.name == policy.ladder[0].name]
     return AuditedReply(
         id=record.id,
-        stop=ascent.column,
-        answer=ascent.answer,
+        stop=climbed.column,
+        answer=climbed.answer,
         task=task,
         tokens=record.visible_tokens + record.discarded_tokens,
-        prompt_tokens=(first[1].prompt_tokens or None) if first and counted else None,
+        prompt_tokens=sum(counted) or None,
     )
 
 
-async def finish_ascent(
-    bound: Bound[RungServers], policy: Policy, asked: Request, ascent: Ascent
+async def finish_climb(
+    bound: Bound[RungServers], policy: Policy, asked: Request, climbed: Climbed
 ) -> FullThinking:
     """Ask the reference too; samples of it that were drawn already count."""
     with bound.used() as servers:
         full = await climb(
-            servers, policy, asked.prompt, asked.task, reference_alone=True, before=ascent.replies
+            servers, policy, asked.prompt, asked.task, reference_alone=True, before=climbed.asked
         )
-    decoded = sum(reply.completion_tokens for _, reply in full.replies)
+    decoded = sum(reply.completion_tokens for reply in full.asked)
     return FullThinking(full.served.text if full.served.finished else None, decoded)

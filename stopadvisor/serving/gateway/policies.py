@@ -15,13 +15,13 @@ from typing import Any, Generic, TypeVar
 
 from stopadvisor.engines.http.client import Client, StreamTimeouts
 from stopadvisor.engines.http.key import ForwardedKey, Key
-from stopadvisor.engines.openai.climbing import check_rungs
 from stopadvisor.engines.openai.early_exit import PolicyService, bind_policy
 from stopadvisor.engines.openai.rung_servers import RungServers
 from stopadvisor.engines.openai.served_model import open_client
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import policy_plan
+from stopadvisor.policy.rung_policies import check_rungs
 from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.runs.ladder import Ladder
 from stopadvisor.serving.audits import Auditor, Auditors
@@ -121,7 +121,7 @@ class PolicySet:
         by_model: dict[str, list[tuple[Path, Policy]]] = {}
         for file, policy in found:
             if settings.ladder is not None:
-                check_rungs(policy, settings.ladder)
+                check_rungs(policy.terms, settings.ladder)
                 name = settings.ladder.reference.model or ""
                 coverage = Coverage.of_ladder(policy, any_text=settings.any_text)
                 served = ServedPolicy(policy, None, name, name, coverage)
