@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,12 +41,8 @@ from stopadvisor.workload.questions import PARTS
 __all__ = [
     "NeighbourLooks",
     "PolicyCheck",
-    "View",
-    "basis_remarks",
     "closed_questions",
     "hand_out",
-    "is_unsealed",
-    "labels",
     "neighbour_looks",
     "open_all",
     "open_test",
@@ -55,27 +51,9 @@ __all__ = [
     "unsealed_calibration",
     "unsealed_rows",
     "unshown_questions",
-    "view",
 ]
 
-_FIT, _CALIBRATION = PARTS.index("fit"), PARTS.index("calibration")
-
-
-@dataclass(frozen=True)
-class View:
-    """What a study may show of one source."""
-
-    label: str
-    """Name of the source in tables."""
-    table: OpenQuestions
-    """The first trace of each question, or all of them."""
-    basis: Literal["all", "fit"]
-    """All questions, or the fit part alone while calibration questions are closed."""
-
-
-def is_unsealed(source: Source) -> bool:
-    """Whether every calibration question has been looked at; archives are published open."""
-    return not closed_questions(source)
+_CALIBRATION = PARTS.index("calibration")
 
 
 def closed_questions(source: Source) -> set[str]:
@@ -142,40 +120,6 @@ def open_test(source: Source) -> GradedTable:
     """Test questions with their outcomes, to measure a rule that was settled without them."""
     test = source.part("test")
     return GradedTable.of(test, test.unseal().outcomes)
-
-
-def view(source: Source, label: str | None = None, *, all_samples: bool = False) -> View:
-    """What may be shown of a source.
-
-    `label` defaults to the folder's name.  With `all_samples` every trace is shown instead of the
-    first of each question; traces of one question are not independent.
-    """
-    unsealed = is_unsealed(source)
-    rows = np.ones(source.table.n_questions, bool) if unsealed else source.parts == _FIT
-    if not all_samples:
-        rows = rows & (source.table.samples == 0)
-    table = source.table.take(rows).unseal()
-    return View(label or source.folder.name, table, "all" if unsealed else "fit")
-
-
-def labels(sources: Sequence[Source]) -> list[str]:
-    """Names of sources: the folders', or their whole paths where two folders share a name."""
-    names = [source.folder.name for source in sources]
-    if len(set(names)) == len(names):
-        return names
-    return [str(source.folder) for source in sources]
-
-
-def basis_remarks(views: Sequence[View]) -> tuple[str, ...]:
-    """A remark that names the sources of which only fit questions are shown, if there are any."""
-    closed = [v.label for v in views if v.basis == "fit"]
-    if not closed:
-        return ()
-    return (
-        f"fit questions alone: nobody has seen outcomes of the calibration questions of "
-        f"{', '.join(closed)} yet, and until `stopadvisor calibrate` certifies, or "
-        "--open-calibration is said, they stay closed",
-    )
 
 
 # --- What a look may claim ------------------------------------------------------------------------

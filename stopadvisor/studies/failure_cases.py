@@ -16,12 +16,11 @@ from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.paper.protocol import first_stops, operating_points, paper_split
-from stopadvisor.runs.access import View
 from stopadvisor.runs.archives import read_answers
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import ARCHIVE, Source
 from stopadvisor.studies.registry import paper_setting, paper_views
-from stopadvisor.studies.tables import Outline, Row, StudyOptions, StudyReport, layout
+from stopadvisor.studies.tables import Outline, Row, StudyOptions, StudyReport, View, layout
 from stopadvisor.workload.questions import read_workload
 
 __all__ = ["OUTLINES", "find_cases"]

@@ -17,11 +17,10 @@ from stopadvisor.paper.protocol import first_stops
 from stopadvisor.paper.proxies import CLASSIFIERS, classify_out_of_fold
 from stopadvisor.rules.features import AUDIT_FEATURES, FEATURES, feature_array
 from stopadvisor.rules.scores import out_of_fold, paper_folds
-from stopadvisor.runs.access import View
 from stopadvisor.stats.intervals import Interval, block_sums, interval, resample_counts
 from stopadvisor.stats.reliability import auroc, reliability
 from stopadvisor.studies.registry import paper_setting
-from stopadvisor.studies.tables import Outline, Row, StudyOptions, Table, layout
+from stopadvisor.studies.tables import Outline, Row, StudyOptions, Table, View, layout
 
 __all__ = ["OUTLINES"]
 

@@ -16,9 +16,8 @@ import numpy as np
 
 from stopadvisor.ground.constants import PAPER_ALPHAS, PAPER_SPLIT_SEEDS
 from stopadvisor.paper.protocol import match_risk, operating_points, paper_costs, paper_split
-from stopadvisor.runs.access import View
 from stopadvisor.studies.registry import compare_at_risk, paper_setting
-from stopadvisor.studies.tables import Outline, Row, StudyOptions, layout
+from stopadvisor.studies.tables import Outline, Row, StudyOptions, View, layout
 
 __all__ = ["OUTLINES"]
 

@@ -38,7 +38,6 @@ from stopadvisor.probes.trajectories import TYPES, profile, regime, trajectory
 from stopadvisor.rules.families import SCALAR_FAMILIES
 from stopadvisor.rules.features import feature_array
 from stopadvisor.rules.scores import out_of_fold, paper_folds
-from stopadvisor.runs.access import View
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.intervals import Interval, interval
 from stopadvisor.studies.registry import (
@@ -47,7 +46,7 @@ from stopadvisor.studies.registry import (
     paper_setting,
     paper_views,
 )
-from stopadvisor.studies.tables import Outline, Row, StudyOptions, StudyReport, layout
+from stopadvisor.studies.tables import Outline, Row, StudyOptions, StudyReport, View, layout
 
 __all__ = ["OUTLINES", "nearest_columns"]
 

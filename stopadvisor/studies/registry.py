@@ -19,9 +19,8 @@ from stopadvisor.ground.progress import tracked
 from stopadvisor.paper.peaks import resample_gains
 from stopadvisor.paper.protocol import MatchedRisk, PaperSetting, match_risk, paper_split
 from stopadvisor.rules.families import SCALAR_FAMILIES
-from stopadvisor.runs.access import View, labels, view
 from stopadvisor.runs.sources import Source
-from stopadvisor.studies.tables import Outline, StudyOptions, StudyReport
+from stopadvisor.studies.tables import Outline, StudyOptions, StudyReport, View, views_of
 
 __all__ = [
     "ALONE", "STUDIES", "StudyLine", "StudyList", "compare_at_risk", "gains_resampled",
@@ -160,7 +159,7 @@ def paper_views(sources: Sequence[Source]) -> list[View]:
 
     Raises StudyError: a question that may be shown has no gold.
     """
-    views = [view(source, name) for source, name in zip(sources, labels(sources), strict=True)]
+    views = views_of(sources)
     for shown in views:
         if shown.table.graded_by != "gold":
             raise StudyError(

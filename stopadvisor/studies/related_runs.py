@@ -16,12 +16,20 @@ import numpy as np
 from stopadvisor.ground.errors import CalibrationError, StudyError
 from stopadvisor.paper.peaks import learned_peak
 from stopadvisor.paper.protocol import PaperSetting
-from stopadvisor.runs.access import View, labels, view
 from stopadvisor.runs.manifest import differences, identity_of
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.intervals import exact_interval, paired_difference
 from stopadvisor.studies.registry import paper_setting, paper_views
-from stopadvisor.studies.tables import Outline, Row, StudyOptions, StudyReport, layout
+from stopadvisor.studies.tables import (
+    Outline,
+    Row,
+    StudyOptions,
+    StudyReport,
+    View,
+    labels,
+    layout,
+    views_of,
+)
 
 __all__ = ["OUTLINES"]
 
@@ -91,7 +99,7 @@ def _temperature(sources: Sequence[Source], options: StudyOptions) -> StudyRepor
             "samples (`probe --samples`)"
         )
     _require_related(sources, varied=_SAMPLING)
-    views = [view(s, n, all_samples=True) for s, n in zip(sources, labels(sources), strict=True)]
+    views = views_of(sources, all_samples=True)
     rows, accuracies, gains = [], [], []
     for source, one in zip(sources, views, strict=True):
         assert source.manifest is not None  # archives were refused

@@ -20,10 +20,17 @@ from stopadvisor.ground.errors import CalibrationError, NothingToChoose, StudyEr
 from stopadvisor.ground.progress import tracked
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.families import FIXED_BUDGET
-from stopadvisor.runs.access import View, labels, view
 from stopadvisor.runs.sources import Source
 from stopadvisor.studies.registry import study_settings
-from stopadvisor.studies.tables import Outline, Row, StudyOptions, StudyReport, layout
+from stopadvisor.studies.tables import (
+    Outline,
+    Row,
+    StudyOptions,
+    StudyReport,
+    View,
+    layout,
+    views_of,
+)
 
 __all__ = [
     "OURS", "OUTLINES", "AppliedRule", "Saving", "Split", "Trial", "certified", "draw_split",
@@ -54,7 +61,7 @@ _SAVINGS = layout("savings", "Net saving at equal certified risk, α = {alpha:g}
 
 def _run(sources: Sequence[Source], options: StudyOptions) -> StudyReport:
     """Compare the rules on each source."""
-    views = [view(s, name) for s, name in zip(sources, labels(sources), strict=True)]
+    views = views_of(sources)
     n_splits = _OUTLINE.whole(options, "splits")
     settings = replace(study_settings(options), allow_truncated=True)
     rows: list[Row | str] = []

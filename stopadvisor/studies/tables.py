@@ -1,7 +1,6 @@
-"""The options and the result of a study, how it declares its tables, and the files it writes.
+"""What every study shares: the questions it may show, its options, its tables and its files.
 
-One declaration gives a column's key, title and unit; rows, JSON and CSV follow from it.  Knows no
-study by name.
+One declaration gives a column's key, title and unit; rows, JSON and CSV follow from it.
 """
 
 from __future__ import annotations
@@ -11,20 +10,59 @@ import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
+
+import numpy as np
 
 from stopadvisor.ground.errors import OutputError, StudyError
 from stopadvisor.ground.printable import csv_cell
 from stopadvisor.ground.results import to_document
-from stopadvisor.runs.access import View, basis_remarks
+from stopadvisor.probes.outcomes import OpenQuestions
+from stopadvisor.runs.access import closed_questions, unsealed_rows
 from stopadvisor.runs.sources import Source
 from stopadvisor.runs.storage import encode, make_folder, replace_file, write_json_atomically
 from stopadvisor.stats.intervals import Interval
+from stopadvisor.workload.questions import PARTS
 
 __all__ = [
     "Cell", "Column", "Outline", "Row", "SkippedStudy", "StudyOptions", "StudyReport",
-    "StudyReports", "Table", "layout", "write_study",
+    "StudyReports", "Table", "View", "labels", "layout", "views_of", "write_study",
 ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class View:
+    """The questions of one source that a study may show."""
+
+    label: str
+    """Name of the source in tables."""
+    table: OpenQuestions
+    """The first trace of each question, or all of them."""
+    basis: Literal["all", "fit"]
+    """All questions, or the fit part alone while calibration questions are closed."""
+
+
+def views_of(sources: Sequence[Source], *, all_samples: bool = False) -> list[View]:
+    """What a study may show of each source: the first trace of each question, or all of them."""
+    views = []
+    for source, label in zip(sources, labels(sources), strict=True):
+        is_closed = bool(closed_questions(source))
+        rows = np.ones(source.table.n_questions, bool)
+        if is_closed:
+            rows = source.parts == PARTS.index("fit")
+        if not all_samples:
+            rows = rows & (source.table.samples == 0)
+        views.append(View(label, unsealed_rows(source, rows), "fit" if is_closed else "all"))
+    return views
+
+
+def labels(sources: Sequence[Source]) -> list[str]:
+    """Names of sources: of their folders, or whole paths where two folders share a name."""
+    names = [source.folder.name for source in sources]
+    if len(set(names)) == len(names):
+        return names
+    return [str(source.folder) for source in sources]
+
 
 Cell = str | int | float | bool | None
 """A value as computed, neither rounded nor formatted; None where there is none."""
@@ -212,7 +250,13 @@ class Outline:
     ) -> StudyReport:
         """Sort rows into their tables, keeping their order; a text is a remark, kept once."""
         rows: dict[str, list[tuple[Cell, ...]]] = {table.name: [] for table in self.tables}
-        texts = list(basis_remarks(views))
+        texts = []
+        if closed := [view.label for view in views if view.basis == "fit"]:
+            texts.append(
+                f"fit questions alone: nobody has seen outcomes of the calibration questions of "
+                f"{', '.join(closed)} yet, and until `stopadvisor calibrate` certifies, or "
+                "--open-calibration is said, they stay closed"
+            )
         for item in made:
             if isinstance(item, str):
                 texts.append(item)

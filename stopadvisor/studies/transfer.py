@@ -31,11 +31,11 @@ from stopadvisor.rules.outcomes import Outcome, measure_rule
 from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.scores import fit_logistic
-from stopadvisor.runs.access import View, open_all, open_test, unsealed_calibration
+from stopadvisor.runs.access import open_all, open_test, unsealed_calibration
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.intervals import Interval
 from stopadvisor.studies.registry import paper_setting, paper_views, study_settings
-from stopadvisor.studies.tables import Outline, Row, StudyOptions, StudyReport, layout
+from stopadvisor.studies.tables import Outline, Row, StudyOptions, StudyReport, View, layout
 from stopadvisor.workload.questions import PARTS
 
 __all__ = ["OUTLINES", "fresh_test"]

@@ -9,7 +9,7 @@ import pytest
 
 from stopadvisor.certification.looks import open_calibration
 from stopadvisor.ground.constants import CUES
-from stopadvisor.runs.access import is_unsealed
+from stopadvisor.runs.access import closed_questions
 from stopadvisor.runs.sources import open_source
 from stopadvisor.studies.registry import ALONE, STUDIES
 from stopadvisor.studies.tables import StudyOptions
@@ -71,7 +71,7 @@ def test_after_a_look_a_study_takes_all_questions(
 ) -> None:
     before = study(name)([sums(300)], OPTIONS)
     source = open_source(opened)
-    assert is_unsealed(source)
+    assert not closed_questions(source)
     after = study(name)([source], OPTIONS)
     assert not any("fit questions alone" in remark for remark in after.remarks)
     assert rows_of(before, table) != rows_of(after, table)

@@ -12,9 +12,8 @@ from scipy.stats import binom
 
 from stopadvisor.ground.errors import StudyError
 from stopadvisor.probes.outcomes import OpenQuestions
-from stopadvisor.runs.access import view
 from stopadvisor.studies.rivals import OURS, Trial, draw_split
-from stopadvisor.studies.tables import StudyOptions
+from stopadvisor.studies.tables import StudyOptions, views_of
 from tests.studies.material import Sums, row_of, rows_of, studied, study
 
 run = study("rivals")
@@ -50,7 +49,7 @@ def fixed_budget(table: OpenQuestions, number: int) -> tuple[Any, Any, NDArray[n
 def test_a_fixed_budget_is_chosen_and_certified_as_one_would(sums: Sums) -> None:
     source = sums(500)
     found = studied(run, [source], OPTIONS)
-    table = view(source).table
+    table = views_of([source])[0].table
     splits = [fixed_budget(table, number) for number in range(2)]
     row = row_of(found, "savings", rule="fixed budget")
     saved = [100 * (1 - cost[here].sum()) for cost, _, here in splits]
