@@ -2,5 +2,4 @@
 
 __all__ = [
     "calibration", "certify", "check_policy", "issue", "labelling", "looks",
-    "transfer", "verification",
 ]  # fmt: skip

@@ -36,7 +36,6 @@ from stopadvisor.runs.look_log import (
     write_row,
 )
 from stopadvisor.runs.sources import Source
-from stopadvisor.workload.questions import PARTS
 
 __all__ = [
     "NeighbourLooks",
@@ -48,12 +47,9 @@ __all__ = [
     "open_test",
     "record_check",
     "take_look",
-    "unsealed_calibration",
     "unsealed_rows",
     "unshown_questions",
 ]
-
-_CALIBRATION = PARTS.index("calibration")
 
 
 def closed_questions(source: Source) -> set[str]:
@@ -109,11 +105,6 @@ def unsealed_rows(source: Source, rows: NDArray[Any]) -> OpenQuestions:
 def open_all(source: Source) -> OpenQuestions:
     """All questions with their outcomes; raises as `unsealed_rows`."""
     return unsealed_rows(source, np.arange(source.table.n_questions))
-
-
-def unsealed_calibration(source: Source) -> CalibrationQuestions:
-    """Calibration questions that are open already; raises as `unsealed_rows`."""
-    return unsealed_rows(source, source.parts == _CALIBRATION).as_calibration()
 
 
 def open_test(source: Source) -> GradedTable:

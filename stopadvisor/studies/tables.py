@@ -119,7 +119,7 @@ class StudyOptions:
     delta: float = 0.05
     """1 minus the confidence."""
     serving: str = "kv-fork"
-    """Serving regime of the deploy protocol; the paper's protocol has its own."""
+    """Serving stack of `rivals`; the paper's protocol has its own."""
     resamples: int = 5000
     """Bootstrap resamples."""
     seed: int = 20270207
@@ -141,7 +141,7 @@ class StudyReport:
     paper: str
     """Table or section of the paper that it repeats; empty if it repeats none."""
     protocols: tuple[str, ...]
-    """`paper`, `deploy` or both."""
+    """`paper` or `deploy`."""
     runs: tuple[str, ...]
     """Names of the runs in its tables."""
     options: StudyOptions
