@@ -17,7 +17,7 @@ from stopadvisor.assessment.fit_assessment import assess
 from stopadvisor.cli.main import main
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.paper.analysis import assess_paper
-from stopadvisor.report.html.captions import CACHED_PRICES, saving_by_cached_price
+from stopadvisor.report.html.charts import CACHED_PRICES, saving_by_cached_price
 from stopadvisor.report.html.page import lost_question, render
 from stopadvisor.report.saved import QuestionExample, ReportData, read_report, save_assessment
 from stopadvisor.report.words import advised_rule, percent, share

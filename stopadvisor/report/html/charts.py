@@ -1,7 +1,6 @@
-"""The report's pictures: drawn with matplotlib, written as SVG for the inside of a page.
+"""The report's pictures: each with its title, a sentence with its numbers, and an SVG.
 
-One function a picture; each returns a figure and knows neither the page nor its caption.  Drawn
-without pyplot: no state is shared, and no screen is needed.  Text stays text, and every colour
+Drawn without pyplot, which would share state between threads.  Text stays text, and every colour
 becomes a CSS variable, so that the page decides between light and dark.
 """
 
@@ -9,8 +8,9 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
 
@@ -23,13 +23,12 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from stopadvisor.assessment.assessed import AssessedRun
 from stopadvisor.assessment.frontier import AlphaSavings
-from stopadvisor.report.html.captions import CACHED_PRICES, saving_by_cached_price
-from stopadvisor.report.saved import FrontierFigure
-from stopadvisor.report.words import alpha_of
+from stopadvisor.policy.shown import promised
+from stopadvisor.report.saved import Figures, FrontierFigure
+from stopadvisor.report.words import alpha_of, by_load, percent, share
+from stopadvisor.rules.families import rule_name
 
-__all__ = [
-    "COLOURS", "SERIES", "draw_alphas", "draw_frontier", "draw_prices", "inline_svg", "style",
-]  # fmt: skip
+__all__ = ["CACHED_PRICES", "COLOURS", "SERIES", "pictures", "saving_by_cached_price", "style"]
 
 COLOURS = {
     "ink": "#1b2430",
@@ -45,87 +44,92 @@ COLOURS = {
     "good": "#0d7a4e",
     "bad": "#c0341d",
 }
-"""Light colours by the name of their CSS variable; each is written once, so it can be found."""
+"""Light colours by CSS variable.  No two are equal, so that `_themed` can find each in an SVG."""
 SERIES = ("series-1", "series-2", "series-3", "series-4", "series-5", "series-6")
-DASHES = ("solid", (0, (6, 2)), (0, (2, 2)), (0, (6, 2, 2, 2)), (0, (1, 1)), (0, (10, 3)))
-"""Lines differ in their dashes too: not everyone sees the colours, and not every printer."""
+_DASHES = ("solid", (0, (6, 2)), (0, (2, 2)), (0, (6, 2, 2, 2)), (0, (1, 1)), (0, (10, 3)))
 
 _SVG = "http://www.w3.org/2000/svg"
 _WIDTH = 5.0
 _DPI = 72
-"""Of every SVG that matplotlib writes."""
+"""Resolution of every SVG that matplotlib writes."""
 _FONT = 11.0
 """Points on a picture 360 points wide: about ten pixels on a phone, sixteen on a desk."""
 _FAMILY = re.compile(r"font-family:[^;]*;?\s*")
 _SHORTHAND = re.compile(r"font:\s*(?:(\d+|bold)\s+)?([\d.]+)px[^;]*")
 _INK, _MUTED, _BAD = COLOURS["ink"], COLOURS["muted"], COLOURS["bad"]
 _WIDEST_COST = 160.0
-"""Percent of full thinking up to which costs are drawn; dearer ones are left out."""
+"""Highest cost that is drawn, in percent of full thinking."""
+CACHED_PRICES = (0.0, 0.001, 0.01, 0.1, 1.0)
+"""Prices of a cached token that are drawn, in decoded tokens; APIs often bill 0.1."""
 
 
-def _percent_axis(axes: Axes, which: str, *, whole: float = 1.0) -> None:
-    axis = axes.xaxis if which == "x" else axes.yaxis
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value / whole:.4g}%"))
-    axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+@dataclass(frozen=True)
+class Picture:
+    """A picture of the page."""
+
+    name: str
+    """Its id in the page."""
+    title: str
+    sentence: str
+    """What it shows, with numbers; also the text alternative of the picture."""
+    svg: str
 
 
-def _legend_below(axes: Axes, columns: int = 3) -> None:
-    axes.figure.legend(
-        *axes.get_legend_handles_labels(),
-        loc="outside lower center",
-        ncols=columns,
-        columnspacing=1.1,
-        handletextpad=0.6,
+def pictures(run: AssessedRun, figures: Figures) -> list[Picture]:
+    """Draw the pictures for which an assessment has data."""
+    drawn = []
+    if figures.frontier is not None:
+        drawn.append(_frontier(run, figures.frontier))
+    loads, cached = by_load(run), saving_by_cached_price(run)
+    if (loads or cached) and run.rungs is None:
+        drawn.append(_prices(run, loads, cached))
+    if figures.alpha is not None:
+        drawn.append(_alphas(run, figures.alpha))
+    return drawn
+
+
+def _picture(name: str, title: str, sentence: str, draw: Callable[[], Figure]) -> Picture:
+    with style(name):
+        svg = _inline_svg(draw(), name, title, sentence.replace("`", ""))
+    return Picture(name, title, sentence, svg)
+
+
+# --- Accuracy against cost ------------------------------------------------------------------------
+
+
+def _frontier(run: AssessedRun, data: FrontierFigure) -> Picture:
+    """Accuracy against cost of every rule, of fixed budgets, and the advised point."""
+    climbs = run.rungs is not None
+    full, whole = share(run.fit_full_accuracy), "the reference" if climbs else "full thinking"
+    sentence = f"No point is advised: {whole} is right on {full} at 100% of the cost."
+    if data.chosen is not None:
+        name, cost, accuracy = data.chosen
+        sentence = (
+            f"At the advised point ({name}) {percent(cost)} of the cost gives an accuracy of "
+            f"{share(accuracy)}; {whole} gives {full}"
+        )
+        if climbs:
+            sentence += ". Squares are one rung for everybody"
+            if run.given_up_share is not None:
+                sentence += f"; {share(run.given_up_share)} of the questions are given up"
+        elif data.fixed_at_chosen is not None:
+            sentence += f", one fixed budget at the same cost {share(data.fixed_at_chosen)}"
+        sentence += "."
+    sentence += " Higher and further left is better."
+    return _picture(
+        "frontier", "Accuracy against cost", sentence, lambda: _draw_frontier(run, data)
     )
 
 
-def _ring(axes: Axes, x: float, y: float, **how: Any) -> None:
-    """A point that is marked by a ring."""
-    ring = {"markersize": 12, "markerfacecolor": "none", "markeredgecolor": _BAD, **how}
-    axes.plot([x], [y], marker="o", linestyle="none", **ring)
-
-
-def draw_prices(run: AssessedRun) -> Figure:
-    """Net saving by requests in flight, and by the price of a cached token in decoded ones."""
-    loads = {row.in_flight: row.saving_pct for row in run.serving.by_load or ()}
-    cached, prices = saving_by_cached_price(run), run.serving.prices
-    figure = blank(2.9)
-    panels = figure.subplots(1, bool(loads) + bool(cached), sharey=True, squeeze=False)[0]
-    for axes in panels:
-        axes.patch.set_visible(False)
-        axes.axhline(0, color=_INK, linewidth=1)
-    if loads:
-        axes = panels[0]
-        axes.plot(list(loads), list(loads.values()), color=COLOURS[SERIES[0]], marker="o")
-        axes.set_xscale("log")
-        axes.set_xticks(list(loads), [str(load) for load in loads])
-        axes.minorticks_off()
-        axes.set_xlabel("requests in flight")
-    if cached:
-        axes = panels[-1]
-        axes.plot(list(cached), list(cached.values()), color=COLOURS[SERIES[0]])
-        here = prices.cached / prices.decoded
-        _ring(axes, here, cached[here], label="at the prices taken")
-        axes.set_xscale("symlog", linthresh=0.001)
-        axes.set_xticks(CACHED_PRICES, [f"{price:g}" for price in CACHED_PRICES])
-        axes.minorticks_off()
-        axes.set_xlabel("price of a cached token")
-        _legend_below(axes)
-    panels[0].set_ylabel("net saving in percent")
-    return figure
-
-
-def draw_frontier(run: AssessedRun, data: FrontierFigure) -> Figure:
-    """Accuracy against cost of every rule, of fixed budgets, and the advised point."""
-    figure, axes = framed(4.2)
+def _draw_frontier(run: AssessedRun, data: FrontierFigure) -> Figure:
+    figure, (axes,) = _panels(4.2)
     climbs = run.rungs is not None
     for k, rule in enumerate(data.rules):
         order = np.argsort(rule.cost, kind="stable")
         axes.plot(
             np.take(rule.cost, order),
             np.take(rule.accuracy, order),
-            color=COLOURS[SERIES[k % len(SERIES)]],
-            linestyle=DASHES[k % len(DASHES)],
+            **_line(k),
             linewidth=2.4 if k == 0 else 1.4,
             marker="o" if len(rule.cost) < 8 else None,
             markersize=3.5,
@@ -159,22 +163,94 @@ def draw_frontier(run: AssessedRun, data: FrontierFigure) -> Figure:
     return figure
 
 
-def draw_alphas(run: AssessedRun, data: AlphaSavings) -> Figure:
-    """Net saving by risk target, for each kind of rule."""
-    figure, axes = framed(3.7)
+# --- Other loads and prices -----------------------------------------------------------------------
+
+
+def _prices(run: AssessedRun, loads: str, cached: dict[float, float]) -> Picture:
+    """Net saving by requests in flight, and by the price of a cached token."""
+    parts = []
+    if loads:
+        parts.append(f"The advised rule saves {loads} requests in flight")
+    if cached:
+        turn = min(cached, key=lambda at: abs(cached[at]))
+        parts.append(f"It saves nothing once a cached token costs {turn:.2g} decoded ones")
+    parts.append("At other prices another rule may save more.")
+    title = "What other loads and prices would save"
+    return _picture("prices", title, ". ".join(parts), lambda: _draw_prices(run, cached))
+
+
+def saving_by_cached_price(run: AssessedRun) -> dict[float, float]:
+    """Net saving of the rule that is priced, in percent, by the price of a cached token.
+
+    The price is a share of a decoded token's; empty where no price would end the saving.
+    """
+    prices, cost = run.serving.prices, run.serving.by_stack.get(run.recommendation.serving)
+    if cost is None or cost.saving_pct is None or cost.break_even_cached_price is None:
+        return {}
+    here, turn = (p / prices.decoded for p in (prices.cached, cost.break_even_cached_price))
+    if turn <= here:
+        return {}
+    # Full thinking reads nothing from a cache, so that the saving falls along a line.
+    fall = cost.saving_pct / (turn - here)
+    return {at: fall * (turn - at) for at in sorted({*CACHED_PRICES, here, turn})}
+
+
+def _draw_prices(run: AssessedRun, cached: dict[float, float]) -> Figure:
+    loads = {row.in_flight: row.saving_pct for row in run.serving.by_load or ()}
+    figure, panels = _panels(2.9, bool(loads) + bool(cached))
+    for axes in panels:
+        axes.axhline(0, color=_INK, linewidth=1)
+    if loads:
+        axes = panels[0]
+        axes.plot(list(loads), list(loads.values()), color=COLOURS[SERIES[0]], marker="o")
+        axes.set_xscale("log")
+        axes.set_xticks(list(loads), [str(load) for load in loads])
+        axes.minorticks_off()
+        axes.set_xlabel("requests in flight")
+    if cached:
+        axes = panels[-1]
+        axes.plot(list(cached), list(cached.values()), color=COLOURS[SERIES[0]])
+        here = run.serving.prices.cached / run.serving.prices.decoded
+        _ring(axes, here, cached[here], label="at the prices taken")
+        axes.set_xscale("symlog", linthresh=0.001)
+        axes.set_xticks(CACHED_PRICES, [f"{price:g}" for price in CACHED_PRICES])
+        axes.minorticks_off()
+        axes.set_xlabel("price of a cached token")
+        _legend_below(axes)
+    panels[0].set_ylabel("net saving in percent")
+    return figure
+
+
+# --- Stricter promises ----------------------------------------------------------------------------
+
+
+def _alphas(run: AssessedRun, data: AlphaSavings) -> Picture:
+    """Net saving by alpha, for each kind of rule."""
+    alpha, kinds = alpha_of(run), []
+    for name, savings in data.savings.items():
+        by_alpha = dict(zip(data.alphas, savings, strict=True))
+        here = by_alpha[alpha]
+        first = next((a for a, s in by_alpha.items() if s is not None and s > 0), None)
+        text = f"{rule_name(name)} saves {'nothing' if here is None else percent(here)}"
+        if first is not None and first < alpha:
+            text += f" (the first saving comes at {share(first)})"
+        kinds.append(text)
+    sentence = (
+        f"Where at most {promised(alpha)} may be lost, {'; '.join(kinds)}. Each promise has the "
+        "rule chosen for it, at the last threshold that the calibration questions could still "
+        "certify."
+    )
+    title = "What a stricter promise costs"
+    return _picture("alpha", title, sentence, lambda: _draw_alphas(run, data))
+
+
+def _draw_alphas(run: AssessedRun, data: AlphaSavings) -> Figure:
+    figure, (axes,) = _panels(3.7)
     for k, (name, savings) in enumerate(data.savings.items()):
         values = np.array([np.nan if s is None else s for s in savings])
-        axes.plot(
-            data.alphas,
-            values,
-            color=COLOURS[SERIES[k % len(SERIES)]],
-            linestyle=DASHES[k % len(DASHES)],
-            marker="o",
-            markersize=4,
-            label=name,
-        )
+        axes.plot(data.alphas, values, **_line(k), marker="o", markersize=4, label=name)
     asked = "proposed" if run.alpha is None else "asked for"
-    axes.axvline(alpha_of(run), color=_BAD, linewidth=1.4, linestyle=DASHES[2], label=asked)
+    axes.axvline(alpha_of(run), color=_BAD, linewidth=1.4, linestyle=_DASHES[2], label=asked)
     axes.axhline(0, color=_MUTED, linewidth=1)
     axes.set_xlim(0, max(data.alphas) * 1.04)
     _percent_axis(axes, "x")
@@ -185,12 +261,39 @@ def draw_alphas(run: AssessedRun, data: AlphaSavings) -> Figure:
     return figure
 
 
-# --- How they look -------------------------------------------------------------------------------
+# --- Axes and style -------------------------------------------------------------------------------
+
+
+def _line(k: int) -> dict[str, Any]:
+    """Colour and dashes of line `k`; dashes tell lines apart in black and white, too."""
+    return {"color": COLOURS[SERIES[k % len(SERIES)]], "linestyle": _DASHES[k % len(_DASHES)]}
+
+
+def _percent_axis(axes: Axes, which: str, *, whole: float = 1.0) -> None:
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value / whole:.4g}%"))
+    axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+
+
+def _legend_below(axes: Axes) -> None:
+    axes.figure.legend(
+        *axes.get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=3,
+        columnspacing=1.1,
+        handletextpad=0.6,
+    )
+
+
+def _ring(axes: Axes, x: float, y: float, **how: Any) -> None:
+    """Mark a point by a ring."""
+    ring = {"markersize": 12, "markerfacecolor": "none", "markeredgecolor": _BAD, **how}
+    axes.plot([x], [y], marker="o", linestyle="none", **ring)
 
 
 @contextmanager
 def style(name: str) -> Iterator[None]:
-    """Settings under which a picture is drawn and written; its `name` makes ids in it its own."""
+    """Set the style in which a picture is drawn and written; `name` keeps its ids apart."""
     ink, muted = COLOURS["ink"], COLOURS["muted"]
     with matplotlib.rc_context(
         {
@@ -223,23 +326,18 @@ def style(name: str) -> Iterator[None]:
         yield
 
 
-def blank(height: float) -> Figure:
-    """An empty picture, `height` inches tall and as wide as all of them."""
+def _panels(height: float, n: int = 1) -> tuple[Figure, Sequence[Axes]]:
+    """Return a figure, `height` inches tall, with panels side by side that share the y axis."""
     figure = Figure(figsize=(_WIDTH, height), dpi=_DPI, layout="constrained")
-    FigureCanvasSVG(figure)  # which measures texts as it will write them
+    FigureCanvasSVG(figure)  # measures text as it will write it
     figure.patch.set_visible(False)
-    return figure
+    panels = figure.subplots(1, n, sharey=True, squeeze=False)[0]
+    for axes in panels:
+        axes.patch.set_visible(False)
+    return figure, panels
 
 
-def framed(height: float = 3.5) -> tuple[Figure, Axes]:
-    """A picture with one pair of axes."""
-    figure = blank(height)
-    axes = figure.subplots()
-    axes.patch.set_visible(False)
-    return figure, axes
-
-
-def inline_svg(figure: Figure, name: str, title: str, description: str) -> str:
+def _inline_svg(figure: Figure, name: str, title: str, description: str) -> str:
     """Write a figure as an SVG element for a page.
 
     One ``svg`` element with ``role="img"``; no ids but those it refers to itself.
@@ -251,7 +349,7 @@ def inline_svg(figure: Figure, name: str, title: str, description: str) -> str:
     root = ElementTree.fromstring(buffer.getvalue())
     for parent in list(root.iter()):
         for child in list(parent):
-            # A style would be the whole page's, which has these rules.
+            # A style element would apply to the whole page, which has these rules.
             if child.tag.endswith("metadata") or child.tag == f"{{{_SVG}}}style":
                 parent.remove(child)
     for element in root.iter():
@@ -271,7 +369,7 @@ def inline_svg(figure: Figure, name: str, title: str, description: str) -> str:
 
 
 def _themed(value: str) -> str:
-    """An attribute whose colours are variables, and whose texts are in the page's font."""
+    """Replace colours by CSS variables, and fonts by the page's own."""
     for name, colour in COLOURS.items():
         value = value.replace(colour, f"var(--{name})")
     weight = _SHORTHAND.sub(

@@ -6,13 +6,12 @@ drawing and template libraries are imported when a page is made, since they are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from stopadvisor.assessment.assessed import AssessedRun
 from stopadvisor.assessment.recommendation import PROVISIONAL
@@ -20,12 +19,6 @@ from stopadvisor.certification.issue import CalibratedRun
 from stopadvisor.ground.errors import OutputError, StopAdvisorError
 from stopadvisor.ground.printable import printable
 from stopadvisor.policy.shown import promised
-from stopadvisor.report.html.captions import (
-    Caption,
-    alpha_caption,
-    frontier_caption,
-    prices_caption,
-)
 from stopadvisor.report.saved import (
     QuestionExample,
     ReportData,
@@ -41,9 +34,6 @@ from stopadvisor.rules.families import rule_name
 from stopadvisor.runs.directory import KeptThinking
 from stopadvisor.runs.sources import REPORT
 from stopadvisor.runs.storage import encode, replace_file
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = [
     "lost_question", "missing_packages", "refresh_report", "render", "sheet_html", "write_report",
@@ -116,6 +106,8 @@ def render(data: ReportData) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
+    from stopadvisor.report.html.charts import pictures
+
     environment = Environment(
         loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
@@ -147,35 +139,13 @@ def render(data: ReportData) -> str:
         chosen_at=chosen_at,
         result=result,
         provenance=_provenance(result, calibration),
-        pictures=_pictures(data),
+        pictures=pictures(data.result, data.figures),
         lost=[lost_question(example, data.thinking.get(example.id)) for example in examples],
         of_lost=0 if lost is None else lost.n,
         thinking=bool(data.thinking),
         remarks=[*result.remarks, *data.remarks],
         style=Markup((_HERE / "page.css").read_text(encoding="utf-8")),
     )
-
-
-def _pictures(data: ReportData) -> list[tuple[Caption, str]]:
-    """The pictures that there is something to say of, each with its words."""
-    from stopadvisor.report.html import charts
-
-    run, frontier, alpha = data.result, data.figures.frontier, data.figures.alpha
-    found: list[tuple[Caption | None, Callable[[], Figure]]] = [
-        (prices_caption(run), lambda: charts.draw_prices(run))
-    ]
-    if frontier is not None:
-        drawn = (frontier_caption(run, frontier), lambda: charts.draw_frontier(run, frontier))
-        found.insert(0, drawn)
-    if alpha is not None:
-        found.append((alpha_caption(run, alpha), lambda: charts.draw_alphas(run, alpha)))
-    pictures = []
-    for said, draw in found:
-        if said is not None:
-            with charts.style(said.name):
-                told = said.sentence.replace("`", "")
-                pictures.append((said, charts.inline_svg(draw(), said.name, said.title, told)))
-    return pictures
 
 
 def _provenance(result: AssessedRun, calibration: CalibratedRun | None) -> list[Fact]:
