@@ -1,7 +1,4 @@
-"""What changed between two policies, in words: the result of `inspect A B`.
-
-Compares them field by field and computes nothing else.
-"""
+"""The differences between two policies, field by field and in words: `inspect A B`."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ class ComparedPolicy:
     digest: str
     """Its digest."""
     created: str
-    """When, in ISO 8601."""
+    """Time of creation, in ISO 8601."""
 
 
 @dataclass(frozen=True)
@@ -65,16 +62,16 @@ class PolicyComparison:
 
 _RULE = ("family", "features", "mean", "scale", "coef", "intercept")
 _STOPS = (*_RULE, "kind", "decision_threshold", "budgets", "trigger", "on_stop")
-_SAID = {
+_COMPARED_ABOVE = {
     *(*_STOPS, "threshold", "order", "certificate", "expected", "serving", "model", "engine"),
     *("probe", "prompt_template", "chat_template_kwargs", "sampling", "max_think", "task"),
     *("workload_sha256", "golden", "digest", "created", "split", "calibration_features"),
     *("profile", "versions", "schema", "grader", "served"),
 }
-"""Fields that a change of its own says, or that differ between any two calibrations."""
+"""Fields that `_words` compares, or that differ between any two calibrations."""
 
-_Said = str | Mapping[str, Any] | None
-"""In words; of an object its fields, of which those are shown that differ."""
+_Words = str | Mapping[str, Any] | None
+"""A property in words, or the fields of an object, of which only those that differ are shown."""
 
 
 def compared(a: Policy, file_a: Path, b: Policy, file_b: Path) -> PolicyComparison:
@@ -84,10 +81,10 @@ def compared(a: Policy, file_a: Path, b: Policy, file_b: Path) -> PolicyComparis
     if first.family == second.family and _differ(first, second, _RULE):
         before["model of the rule"] = "its weights"
         after["model of the rule"] = f"others, over {len(second.features)} features"
-    changes = [Change(what, *_apart(before[what], after[what])) for what in before]
-    for name in sorted({field.name for field in fields(PolicyTerms)} - _SAID):
-        held = (plain(getattr(terms, name)) for terms in (first, second))
-        changes.append(Change("other", *(f"{name}: {value}" for value in held)))
+    changes = [Change(what, *_differing(before[what], after[what])) for what in before]
+    for name in sorted({field.name for field in fields(PolicyTerms)} - _COMPARED_ABOVE):
+        values = (plain(getattr(terms, name)) for terms in (first, second))
+        changes.append(Change("other", *(f"{name}: {value}" for value in values)))
     return PolicyComparison(
         ComparedPolicy(file_a, a.digest, first.created),
         ComparedPolicy(file_b, b.digest, second.created),
@@ -101,8 +98,8 @@ def _differ(a: PolicyTerms, b: PolicyTerms, names: Iterable[str]) -> bool:
     return any(getattr(a, name) != getattr(b, name) for name in names)
 
 
-def _words(terms: PolicyTerms) -> dict[str, _Said]:
-    """What a policy says, by what a change of it is called, in the order of the screen."""
+def _words(terms: PolicyTerms) -> dict[str, _Words]:
+    """Return the properties of a policy in words, by name, in the order of the screen."""
     certificate, probe = terms.certificate, terms.probe
     promise = evidence = "none"
     if certificate is not None:
@@ -145,7 +142,7 @@ def _words(terms: PolicyTerms) -> dict[str, _Said]:
 
 
 def _figures(terms: PolicyTerms) -> tuple[str, str]:
-    """Saving and accuracy: of questions that nothing has touched, else of calibration's."""
+    """Return saving and accuracy on test questions, else on calibration questions."""
     expected = terms.expected
     if expected is None:
         return "nothing", "that of full thinking" if terms.kind != "stop" else "not measured"
@@ -162,20 +159,20 @@ def _figures(terms: PolicyTerms) -> tuple[str, str]:
     )
 
 
-def _apart(a: _Said, b: _Said) -> tuple[str, str]:
-    """Both sides in words; of two objects the fields in which they differ."""
+def _differing(a: _Words, b: _Words) -> tuple[str, str]:
+    """Return both sides in words; of two objects only the fields in which they differ."""
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         names = [name for name in {**a, **b} if a.get(name) != b.get(name)]
         a, b = ({name: side.get(name) for name in names} for side in (a, b))
     return _listed(a), _listed(b)
 
 
-def _listed(said: _Said) -> str:
-    if not isinstance(said, Mapping):
-        return said or "none"
+def _listed(words: _Words) -> str:
+    if not isinstance(words, Mapping):
+        return words or "none"
     return "; ".join(
         f"{name} {_short(value) if name.endswith('sha256') else repr(value)}"
-        for name, value in said.items()
+        for name, value in words.items()
     )
 
 

@@ -1,8 +1,7 @@
-"""The first line of a result: what is saved, what that costs in accuracy, and on which stack.
+"""The first sentence of a result: what stopping saves, what that costs, and on which stack.
 
-One sentence for screens, the report and JSON.  Of all figures of a rule it takes those with the
-best standing: test questions, else calibration questions, else fit questions out of fold.  Knows
-neither a terminal nor HTML.
+It takes the strongest figures there are: those of test questions, else of calibration questions,
+else of fit questions out of fold.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ __all__ = [
 ]  # fmt: skip
 
 _LARGE_GAIN = 5.0
-"""Points of accuracy that are worth a headline although stopping costs more."""
+"""Gain in accuracy, in points, that makes the headline even where stopping costs more."""
 DECODED = "decoded tokens"
-"""Unit of `run`, which counts neither prompts nor what a probe reads."""
+"""Unit of `run`, which counts neither prompts nor the tokens that a probe reads."""
 
 
 @dataclass(frozen=True)
 class Effect:
-    """What one rule does, by the questions that say it best."""
+    """What one rule saves and costs, measured on one set of questions."""
 
     saving_pct: float
     """Net saving under `serving`; negative where stopping costs more."""
@@ -57,17 +56,17 @@ class Effect:
     """With stopping; None where there is no gold."""
     full_accuracy: float | None
     n: int
-    """Questions that were counted."""
+    """Number of questions."""
     whose: str
-    """Which questions these are."""
+    """The questions in words, such as ``57 test questions``."""
     think_pct: float | None = None
     saving_range: tuple[float, float] | None = None
-    """95 %."""
+    """95 % interval."""
     risk_range: tuple[float, float] | None = None
     savings: Mapping[str, float | None] = field(default_factory=dict)
     """Net saving of the same rule by serving stack."""
     unit: str | None = None
-    """Of the cost; None: the paper's."""
+    """Unit of the cost; None stands for the paper's tokens."""
     loss: str = "lost"
     """What `risk` counts: ``lost``, ``differs`` or ``drop``."""
     saving_lower: float | None = None
@@ -80,16 +79,16 @@ class Effect:
 
     @property
     def may_save_nothing(self) -> bool:
-        """Whether the interval of the saving holds 0."""
+        """Whether the interval of the saving includes 0."""
         low = self.saving_lower if self.saving_range is None else self.saving_range[0]
         return low is not None and low <= 0
 
     @property
     def change(self) -> float | None:
-        """Of accuracy, in points; None without gold."""
+        """Change of accuracy, in points; None without gold."""
         if self.accuracy is None or self.full_accuracy is None:
             return None
-        # Of the figures as they are shown, so that they add up.
+        # From the rounded figures on screen, so that they add up.
         return round(round(100 * self.accuracy, 1) - round(100 * self.full_accuracy, 1), 1)
 
     @property
@@ -110,7 +109,7 @@ class Effect:
 
     @property
     def from_to(self) -> str:
-        """Accuracy of full thinking and with stopping."""
+        """Accuracy of full thinking and with stopping, such as ``84.3 to 95.7%``."""
         return f"{share(self.full_accuracy).removesuffix('%')} to {share(self.accuracy)}"
 
 
@@ -118,7 +117,7 @@ class Effect:
 
 
 def sentence(effect: Effect) -> str:
-    """What stopping saves and costs, in one sentence that ends in a full stop."""
+    """Say in one sentence what stopping saves and costs."""
     saving, on = effect.saving_pct, on_stack(effect.serving)
     noun = cost_noun(effect.unit)
     saves = f"{whole_percent(saving)} of {noun}{on}"
@@ -138,7 +137,7 @@ def sentence(effect: Effect) -> str:
 
 
 def _price(effect: Effect, verb: str) -> str:
-    """What the saving costs in accuracy, or without gold in replies that differ."""
+    """Say what the saving costs: accuracy, or replies that differ where there is no gold."""
     change = effect.change
     if change is None:
         if effect.risk is None:
@@ -159,14 +158,14 @@ def _price(effect: Effect, verb: str) -> str:
 
 
 def saving_words(effect: Effect) -> str:
-    """The saving with its interval, and how much of the thinking it is."""
+    """Return the saving with its interval, and the share of the thinking it saves."""
     spread = f" {bracketed(effect.saving_range)}" if effect.saving_range else ""
     text = f"{percent(effect.saving_pct)}{spread} of {cost_noun(effect.unit)}"
     return text if effect.think_pct is None else f"{text}, {percent(effect.think_pct)} of thinking"
 
 
 def accuracy_words(effect: Effect) -> str:
-    """Accuracy before and after, and which answers make the difference."""
+    """Return accuracy before and after, and the shares that turn wrong and right."""
     lost = "-" if effect.risk is None else share(effect.risk)
     spread = f" {bracketed(effect.risk_range, 100)}" if effect.risk_range else ""
     if effect.change is None:
@@ -183,7 +182,7 @@ def accuracy_words(effect: Effect) -> str:
 
 
 def answers_label(effect: Effect) -> str:
-    """What `accuracy_words` are about."""
+    """Return the label of the fact that `accuracy_words` makes."""
     if effect.change is not None:
         return "accuracy"
     return "differs" if effect.loss == "differs" else "loses"
@@ -198,20 +197,20 @@ def capacity_facts(effect: Effect) -> Iterator[tuple[str, str]]:
 
 
 def other_stacks(effect: Effect) -> list[str]:
-    """What the same rule saves on each other serving stack."""
-    found = []
+    """Return what the same rule saves on each other serving stack."""
+    phrases = []
     for name, saving in effect.savings.items():
         if name != effect.serving and saving is not None:
-            said = f"saves {percent(saving)}"
+            does = f"saves {percent(saving)}"
             if saving < 0:
-                said = f"costs {percent(-saving)} more than full thinking"
+                does = f"costs {percent(-saving)} more than full thinking"
             in_vllm = name == COMMON_STACK and effect.serving != "vllm"
-            found.append(f"{said} under {name}{' (as in vLLM)' * in_vllm}")
-    return found
+            phrases.append(f"{does} under {name}{' (as in vLLM)' * in_vllm}")
+    return phrases
 
 
 def change_words(effect: Effect) -> str:
-    """Change of accuracy, with its sign."""
+    """Return the change of accuracy with its sign."""
     return f"{effect.change:+.1f} points" if effect.change else "unchanged"
 
 
@@ -219,7 +218,7 @@ def change_words(effect: Effect) -> str:
 
 
 def assessed_effect(run: AssessedRun) -> Effect | None:
-    """Of the advised rule, by fit questions out of fold; None where full thinking is advised."""
+    """Return the effect of the advised rule on fit questions; None if that is full thinking."""
     rule = advised_rule(run)
     if rule is None:
         return None
@@ -233,7 +232,7 @@ def assessed_effect(run: AssessedRun) -> Effect | None:
 
 
 def _fit_effect(run: AssessedRun, rule: FitRule) -> Effect:
-    """What a compared rule does on its own stack, by fit questions out of fold."""
+    """Return the effect of a compared rule on fit questions, out of fold."""
     bare = run.workload.graded_by == "agreement"
     return Effect(
         rule.fit_total_saving_pct or 0.0,
@@ -249,7 +248,7 @@ def _fit_effect(run: AssessedRun, rule: FitRule) -> Effect:
 
 
 def expected_effect(expected: Expected, serving: str) -> Effect:
-    """What a policy is expected to do, by test questions where there are any."""
+    """Return the effect of a policy on test questions, or on calibration questions without any."""
     bare = expected.graded_by == "agreement"
     names = ("n", "total_saving_pct", "think_saving_pct", "risk", "accuracy", "full_accuracy")
     on_test, on_calibration = (
@@ -257,16 +256,16 @@ def expected_effect(expected: Expected, serving: str) -> Effect:
         for part in ("test", "calibration")
     )
     is_tested = None not in on_test.values()
-    found = on_test if is_tested else on_calibration
+    figures = on_test if is_tested else on_calibration
     return Effect(
-        found["total_saving_pct"],
+        figures["total_saving_pct"],
         serving,
-        found["risk"],
-        None if bare else found["accuracy"],
-        None if bare else found["full_accuracy"],
-        found["n"],
-        f"{found['n']} {'test' if is_tested else 'calibration'} questions",
-        None if serving == LADDER else found["think_saving_pct"],
+        figures["risk"],
+        None if bare else figures["accuracy"],
+        None if bare else figures["full_accuracy"],
+        figures["n"],
+        f"{figures['n']} {'test' if is_tested else 'calibration'} questions",
+        None if serving == LADDER else figures["think_saving_pct"],
         expected.test_total_saving_ci95 if is_tested else expected.calibration_total_saving_band95,
         expected.test_risk_ci95 if is_tested else None,
         expected.saving_by_serving or {},
@@ -276,7 +275,7 @@ def expected_effect(expected: Expected, serving: str) -> Effect:
 
 
 def assessed_headline(result: Assessed) -> str:
-    """First line of an assessment."""
+    """Return the first sentence of an assessment."""
     advice = result.recommendation
     on = " on vLLM" if advice.serving == "vllm" else on_stack(advice.serving)
     keep = f"Don't stop early{on}: no saving shown."
@@ -298,10 +297,10 @@ def assessed_headline(result: Assessed) -> str:
 
 
 def gain_against_advice(run: AssessedRun) -> Effect | None:
-    """What stopping would gain in accuracy where its cost alone speaks against it; else None.
+    """Return the effect of a rule that gains much accuracy but was not advised because it costs.
 
-    Of the rules compared the one that gains most, by fit questions out of fold.  It must be more
-    than chance explains, at least `_LARGE_GAIN` points, and cost no more percent than it gains.
+    The compared rule that gains most on fit questions, if the gain is more than chance explains, at
+    least `_LARGE_GAIN` points, and no smaller than the extra cost in percent; else None.
     """
     if run.recommendation.policy != "full-budget":
         return None
@@ -316,14 +315,14 @@ def gain_against_advice(run: AssessedRun) -> Effect | None:
 
 
 def calibrated_headline(expected: Expected | None, serving: str) -> str:
-    """First line of a calibration, and of a policy; None: nothing was certified."""
+    """Return the first sentence of a calibration or policy; `expected` is None if not certified."""
     if expected is None:
         return "Not certified. Keep full thinking."
     return f"Certified. {sentence(expected_effect(expected, serving))}"
 
 
 def verified_effect(checked: CheckedPolicy) -> Effect:
-    """Of a policy, by fresh questions."""
+    """Return the effect of a policy on fresh questions."""
     bare = checked.graded_by == "agreement"
     return Effect(
         checked.total_saving_pct,
@@ -341,7 +340,7 @@ def verified_effect(checked: CheckedPolicy) -> Effect:
 
 
 def verified_headline(checked: CheckedPolicy) -> str:
-    """First line of a verification."""
+    """Return the first sentence of a verification."""
     effect = verified_effect(checked)
     n, promise, risk = checked.n, promised(checked.alpha), share(checked.risk)
     lost = f"{risk} of {n} fresh questions lost, promise {promise}."
@@ -358,7 +357,7 @@ def verified_headline(checked: CheckedPolicy) -> str:
 
 
 def run_effect(full: TimedComparison) -> Effect:
-    """Of stopping against full thinking, both answered in one run."""
+    """Return the effect of stopping where one run answered with and without it."""
     return Effect(
         full.token_saving_pct or 0.0,
         "here",
@@ -373,7 +372,7 @@ def run_effect(full: TimedComparison) -> Effect:
 
 
 def run_headline(summary: AnswerSummary) -> str:
-    """First line of `run`: against full thinking where that was answered too."""
+    """Return the first sentence of `run`, compared with full thinking if the run did that too."""
     full, count = summary.full, summary.questions
     asked = f"{count} question" if count == 1 else f"{count} questions"
     if summary.kind == "full-budget":

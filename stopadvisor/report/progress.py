@@ -1,7 +1,4 @@
-"""Progress and remarks on stderr: a live bar on a terminal, a line now and then elsewhere.
-
-Knows nothing of what is being counted.
-"""
+"""Progress and remarks on stderr: a live bar on a terminal, elsewhere a line every ten seconds."""
 
 from __future__ import annotations
 
@@ -19,18 +16,18 @@ Item = TypeVar("Item")
 
 LINE_EVERY_S = 10.0
 _LINE_AFTER_S = 5.0
-"""Work without tokens is not announced: most of it is done by then."""
+"""Seconds before the first line of work without tokens: most of it ends sooner."""
 _BAR_AFTER_S = 1.0
 _MOST_NAMED = 3
-"""Of many like things, this many are named one by one."""
+"""Sentences of one kind that are printed; the others are counted."""
 _SHOWN_FROM = 0.05
-"""Share of a stage that must be done before the remaining time is shown: many are under way at
-once, and the first that is finished says nothing of the others."""
+"""Share of a stage that must be done before the remaining time is shown: many traces run at once,
+and the first to finish says little about the others."""
 
 
 @contextmanager
 def progress_on(err: TextIO, *, quiet: bool = False) -> Iterator[Progress]:
-    """What a command reports its progress to, while it runs."""
+    """Show progress while a command runs."""
     progress: Progress
     if quiet:
         progress = NullProgress()
@@ -47,7 +44,7 @@ def progress_on(err: TextIO, *, quiet: bool = False) -> Iterator[Progress]:
 
 
 def remark_first(progress: Progress, kind: str, sentences: Sequence[str]) -> None:
-    """Say the first of some sentences, and how many more there are."""
+    """Print the first sentences, and how many more there are."""
     for sentence in sentences[:_MOST_NAMED]:
         progress.remark(f"{kind}: {sentence}")
     if len(sentences) > _MOST_NAMED:
@@ -55,7 +52,7 @@ def remark_first(progress: Progress, kind: str, sentences: Sequence[str]) -> Non
 
 
 def time_left(seconds: float) -> str:
-    """A duration as people say it."""
+    """Return a duration in words."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 5400:
@@ -88,7 +85,7 @@ class LineProgress:
         self.remark(f"{title}: {done}/{total} done")
 
     def advance(self, traces: int, tokens: int) -> None:
-        """Count; speak if it was quiet for long enough, or the stage is over."""
+        """Count, and print a line if ten seconds have passed or the stage is over."""
         self._done += traces
         self._new += traces
         self._tokens += tokens
@@ -104,7 +101,7 @@ class LineProgress:
         self.remark(f"{self._title}: {self._done}/{self._total}, {rate}{left}")
 
     def count(self, title: str, items: Iterable[Item], total: int) -> Iterator[Item]:
-        """Speak after five seconds, and every ten seconds from then on."""
+        """Yield the items; print a line after five seconds, then every ten."""
         began = self._clock()
         due = began + _LINE_AFTER_S
         for done, item in enumerate(items, start=1):

@@ -1,8 +1,7 @@
-"""What a report shows: `assess` finds and saves it, the page reads it back and computes nothing.
+"""The report's data: `assess` saves it in the run, and the page reads it back.
 
-``figures.json`` stands in a run next to the ``assessment.json`` that it is of: numbers of
-`assessment.frontier` and the texts of lost questions, as they were found on fit questions, out
-of fold.
+``figures.json``, next to ``assessment.json``, holds the curves of the pictures and the lost
+questions, all of fit questions, out of fold.
 """
 
 from __future__ import annotations
@@ -51,9 +50,9 @@ FIGURES = "figures.json"
 
 _Saved = TypeVar("_Saved")
 _LONGEST_TEXT = 1500
-"""Characters of a question that are shown."""
+"""Longest question text that is shown, in characters."""
 _MOST_LOST = 12
-"""Lost questions that are shown."""
+"""Most lost questions that are shown."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +62,11 @@ class FrontierFigure:
     rules: tuple[Curve, ...]
     """The learned rule first, where there is one."""
     fixed: Curve
-    """What takes no rule: everything stopped at one budget, or one rung for everybody."""
+    """Without a rule: every question stopped at one budget, or one rung for everybody."""
     chosen: tuple[str, float, float] | None
-    """Rule, cost in percent and accuracy of the advised point; None: full thinking."""
+    """Rule, cost in percent and accuracy of the advised point; None if it is full thinking."""
     fixed_at_chosen: float | None
-    """Accuracy of fixed budgets at the advised point's cost; None without one."""
+    """Accuracy of fixed budgets at the cost of the advised point."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ class TrajectoryStep:
 
     budget: int
     answer: str | None
-    """As it was forced; None where the probes hold no texts."""
+    """The forced answer; None where the probes hold no texts."""
     correct: bool
     confidence: float | None
     """None where the server returned no log-probabilities."""
@@ -88,26 +87,26 @@ class OtherStop:
 
     family: str
     position: int | None
-    """Thinking tokens; None: it thinks to the end."""
+    """Thinking tokens; None if it thinks to the end."""
     correct: bool
 
 
 @dataclass(frozen=True)
 class QuestionExample:
-    """One lost question on its way through the checkpoints."""
+    """One lost question, checkpoint by checkpoint."""
 
     id: str
     question: str | None
-    """None where the file is gone, or never was."""
+    """None if the workload file is gone or never existed."""
     gold: str | None
     trace_tokens: int
     steps: tuple[TrajectoryStep, ...]
     stop: int
     """Index of the step at which the rule stops."""
     family: str
-    """The rule."""
+    """The rule's family."""
     others: tuple[OtherStop, ...]
-    """What the other compared rules do, at thresholds of the same promise."""
+    """Where the other compared rules stop, at thresholds for the same promise."""
 
 
 @dataclass(frozen=True)
@@ -115,17 +114,17 @@ class LostQuestions:
     """Fit questions that full thinking answers right and the advised rule stops wrong."""
 
     shown: tuple[QuestionExample, ...]
-    """The first of them in the order of the run."""
+    """The first ones, in the order of the run."""
     n: int
-    """How many there are."""
+    """Number of all lost questions."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """``figures.json``: what `assess` saves for the report; None where the data do not allow it."""
+    """``figures.json``; None marks what the data do not allow."""
 
     assessment: str
-    """SHA-256 of the ``assessment.json`` that they are of."""
+    """SHA-256 of the ``assessment.json`` that they belong to."""
     frontier: FrontierFigure | None
     alpha: AlphaSavings | None
     lost: LostQuestions | None
@@ -134,10 +133,7 @@ class Figures:
 
 
 def _figures_of(choice: Choice, source: Source, assessment: str) -> Figures:
-    """Figures of a choice; none where no rule was measured.
-
-    `assessment` is the SHA-256 of its ``assessment.json``.
-    """
+    """Collect the figures of a choice; `assessment` is the SHA-256 of its file."""
     if choice.nothing is not None:
         return Figures(assessment, None, None, None)
     lost = None
@@ -165,16 +161,16 @@ def _frontier(choice: Choice) -> FrontierFigure:
 
 @dataclass(frozen=True)
 class _Texts:
-    """Words for the questions of a run, by question id; empty where it has none."""
+    """Texts of a run's questions, by question id; empty where it has none."""
 
     records: Mapping[str, ProbeRecord]
     questions: Mapping[str, str]
     remarks: tuple[str, ...]
-    """What lost questions cannot show, and why."""
+    """What lost questions cannot show, and why not."""
 
     @classmethod
     def of(cls, source: Source) -> _Texts:
-        """Read questions and forced answers of a run."""
+        """Read the questions and forced answers of a run."""
         if source.manifest is None:
             remark = "A published archive holds no texts: lost questions show none."
             return cls({}, {}, (remark,))
@@ -195,10 +191,10 @@ class _Texts:
 
 def _lost_questions(choice: Choice, texts: _Texts) -> LostQuestions | None:
     endings = endings_of(choice)
-    mine = next((each for each in endings if each.rule is choice.advised), None)
+    mine = next((ending for ending in endings if ending.rule is choice.advised), None)
     if mine is None:
         return None
-    others = [each for each in endings if each.rule.scorer.family != mine.rule.scorer.family]
+    others = [e for e in endings if e.rule.scorer.family != mine.rule.scorer.family]
     table = mine.rule.view
     lost = (mine.positions != NO_PROBE) & (table.samples == 0) & table.full_correct & ~mine.correct
     rows = np.flatnonzero(lost).tolist()
@@ -225,11 +221,11 @@ def _example(row: int, mine: Ending, others: Sequence[Ending], texts: _Texts) ->
     )
     ends = tuple(
         OtherStop(
-            each.rule.scorer.family,
-            None if each.positions[row] == NO_PROBE else int(each.positions[row]),
-            bool(each.correct[row]),
+            other.rule.scorer.family,
+            None if other.positions[row] == NO_PROBE else int(other.positions[row]),
+            bool(other.correct[row]),
         )
-        for each in others
+        for other in others
     )
     return QuestionExample(
         name,
@@ -248,7 +244,7 @@ def _short(text: str, most: int = ...) -> str: ...
 @overload
 def _short(text: str | None, most: int = ...) -> str | None: ...
 def _short(text: str | None, most: int = 200) -> str | None:
-    """A text without spaces around it, cut where a page would not show more."""
+    """Strip a text and cut it at the length that a page shows."""
     text = None if text is None else text.strip()
     return text if text is None or len(text) <= most else f"{text[:most]} …"
 
@@ -258,14 +254,14 @@ def _short(text: str | None, most: int = 200) -> str | None:
 
 @dataclass(frozen=True)
 class ReportData:
-    """All that goes onto a page."""
+    """Everything that the page shows."""
 
     result: AssessedRun
-    """What `assess` found."""
+    """The assessment."""
     calibration: CalibratedRun | None
     figures: Figures
     thinking: Mapping[str, KeptThinking]
-    """Of lost questions, by id, where the run keeps it."""
+    """Thinking of the lost questions, by id, where the run keeps it."""
     remarks: tuple[str, ...]
     """What could not be shown, and why."""
 
@@ -289,9 +285,9 @@ class WrittenPage:
 
 
 def save_assessment(source: Source, result: Assessed, choice: Choice | None) -> None:
-    """Write an assessment into its run, then the figures of its choice, which the report shows.
+    """Write an assessment into its run, then the report's figures.
 
-    The published analysis has no choice and no report: `study` repeats the paper's figures.
+    `choice` is None under the paper's protocol, which has no report.
     """
     write_json_atomically(source.folder / ASSESSMENT, to_document(result))
     if choice is not None:
@@ -305,7 +301,7 @@ def read_report(folder: Path) -> ReportData:
     Raises
     ------
     ProbeError
-        The run was not assessed, or before figures were saved; or a file is damaged.
+        The run was not assessed, it has no figures of this assessment, or a file is damaged.
     """
     document, file = read_assessment(folder), folder / ASSESSMENT
     again = f"`stopadvisor assess {shell_quote(folder)}`"
@@ -339,7 +335,7 @@ def read_report(folder: Path) -> ReportData:
 
 
 def _digest(folder: Path) -> str:
-    """SHA-256 of the assessment as it stands in the run."""
+    """Return the SHA-256 of the run's assessment."""
     return hashlib.sha256((folder / ASSESSMENT).read_bytes()).hexdigest()
 
 

@@ -1,7 +1,6 @@
-"""What the commands' summaries share: a console, a headline with its facts, tables.
+"""Sheets on a terminal or in a pipe, drawn with rich.
 
-Eighty columns wherever the width is not known, no colour where nobody can see it, and plain ASCII
-where the stream has nothing else.  Knows shapes of output, and no command.
+80 columns where the width is unknown, no colour off a terminal, and ASCII on ASCII streams.
 """
 
 from __future__ import annotations
@@ -27,22 +26,22 @@ WIDTH = 80
 WIDEST = 120
 _INDENT = 2
 _GAP = 3
-"""Blanks between two columns of a table."""
+"""Spaces between two columns of a table."""
 _LONGEST_WORD = 24
-"""Words of a table up to this length are never torn."""
+"""Longest word of a table that is never broken over two lines."""
 _HEAD = box.SIMPLE_HEAD
 _ASCII_HEAD = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
-"""The same, drawn with hyphens."""
+"""The same line, drawn with hyphens."""
 _PLAIN = str.maketrans(
     {
         "…": "...", "–": "-", "—": "-", "−": "-", "→": "->", "≥": ">=", "≤": "<=", "×": "x",
         "α": "alpha", "δ": "delta", "µ": "u",
     }
 )  # fmt: skip
-"""Characters that our own texts may use outside ASCII."""
+"""Replacements for the characters outside ASCII that our own texts use."""
 
 _TRAILING = re.compile(r" +(?=(\x1b\[[0-9;]*m)*$)")
-"""Spaces at the end of a line, before what ends its style too."""
+"""Trailing spaces, also where an escape sequence follows them."""
 
 _TONES = {"good": "bold green", "doubtful": "bold yellow", "bad": "bold red", None: "bold"}
 
@@ -59,7 +58,7 @@ def draw(sheet: Sheet, out: TextIO) -> None:
 
 
 class Screen:
-    """Where a command's summary is printed."""
+    """Draws the parts of a sheet on a stream."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -70,11 +69,11 @@ class Screen:
         self._names = 0
 
     def headline(self, text: str, tone: Tone | None = None) -> None:
-        """The result, first of all."""
+        """Print the headline."""
         self._print(_styled(text, _TONES[tone]))
 
     def section(self, section: Section) -> None:
-        """A title, a table or facts, paragraphs."""
+        """Print a title, then a table or facts, then paragraphs."""
         if section.header:
             self.table(section.title, section.header, section.rows, left=section.left)
         else:
@@ -87,7 +86,7 @@ class Screen:
     def facts(
         self, rows: Iterable[tuple[str, str]], command: str | None = None, called: str = "next"
     ) -> None:
-        """Name and value, one a line, values wrapped next to their names; above them a command."""
+        """Print a command, then one fact a line, its value wrapped next to its name."""
         rows = list(rows)
         self._names = max((len(name) for name, _ in rows), default=0)
         if command is not None:
@@ -100,25 +99,25 @@ class Screen:
         self._indented(table)
 
     def command(self, text: str, name: str = "next") -> None:
-        """A command to copy, next to facts: one line, however long."""
+        """Print a command to copy on one line, however long."""
         start = (f"  {name:{self._names}}  ", "dim")
         self._print(Text.assemble(start, (printable(text), "bold cyan")), soft_wrap=True)
 
     def text(self, text: str) -> None:
-        """A paragraph."""
+        """Print a paragraph."""
         self._indented(_styled(text))
 
     def title(self, text: str, style: str = "bold") -> None:
-        """The name of what follows, or a last remark, after an empty line."""
+        """Print a title or a last remark, after an empty line."""
         self._print(Text())
         self._print(_styled(text, style))
 
     def table(
         self, title: str, header: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1
     ) -> None:
-        """A table: the first columns to the left, as many as `left` says, the others to the right.
+        """Print a table whose first `left` columns are aligned left, the others right.
 
-        A last column without a name is to the left too.
+        A last column without a name is aligned left, too.
         """
         self.title(title)
         table = Table(
@@ -134,16 +133,16 @@ class Screen:
             table.add_column(cells[0][k], justify=justify, overflow="fold", width=widths[k])
         for row in cells[1:]:
             table.add_row(*row)
-        # Where there is less room lines run over: a figure cut short would read as another one.
+        # Too narrow a terminal wraps lines: a truncated figure would read as another figure.
         needed = _INDENT + sum(widths) + _GAP * (len(widths) - 1)
         width, self._console.width = self._console.width, max(self._console.width, needed)
         self._indented(table)
         self._console.width = width
 
     def _widths(self, cells: Sequence[Sequence[Text]]) -> list[int]:
-        """Return the columns' widths: the widest give way where there is no room, words do not.
+        """Return the columns' widths, shrinking the widest but never below their longest words.
 
-        Left to itself rich tears a figure where not even its words have room.
+        Rich alone would break a figure over two lines.
         """
         measured = [
             [Measurement.get(self._console, self._console.options.update(max_width=1000), cell)
@@ -164,7 +163,7 @@ class Screen:
         self._print(Padding(what, (0, 0, 0, _INDENT), expand=False))
 
     def _print(self, what: RenderableType, *, soft_wrap: bool = False) -> None:
-        """Write lines without rich's padding, in characters that the output can take."""
+        """Write lines without rich's padding, in characters that the stream can encode."""
         with self._console.capture() as captured:
             self._console.print(what, soft_wrap=soft_wrap)
         text = "".join(f"{_TRAILING.sub('', line)}\n" for line in captured.get().splitlines())
@@ -176,5 +175,5 @@ class Screen:
 
 
 def _styled(text: str, style: str = "") -> Text:
-    """Text whose percentages cannot be torn from their signs at a line's end."""
+    """Return printable text in which no line break separates a number from its % sign."""
     return Text(printable(text).replace(" %", "%"), style=style)

@@ -1,7 +1,6 @@
-"""What a result looks like before anyone draws it: a headline, facts, sections, one next command.
+"""A result in words, before it is drawn: headline, facts, tables and the next command.
 
-A function a result makes its `Sheet`; the screen (`screen.py`) and the page (`html/`) draw it.
-Knows neither.
+Each result has a function in `sheets/`; `screen.py` and `html/` draw the `Sheet` it returns.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ class Section:
 
     title: str = ""
     header: tuple[str, ...] = ()
-    """Names of the columns.  Without them each row is a fact."""
+    """Names of the columns; without any, each row is a fact."""
     rows: tuple[tuple[str, ...], ...] = ()
     texts: tuple[str, ...] = ()
     """Paragraphs below the rows."""
     left: int = 1
-    """Columns aligned to the left, counted from the first; a last one without a name is, too."""
+    """Number of columns that are aligned left.  A last column without a name is, too."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +37,9 @@ class Sheet:
     tone: Tone | None = None
     facts: tuple[Fact, ...] = ()
     command: str | None = None
-    """A command line to copy; None where nothing follows."""
+    """A command line to copy; None if there is nothing to do next."""
     command_name: str = "next"
-    """What it is."""
+    """Label of the command."""
     sections: tuple[Section, ...] = ()
     footnote: str = ""
-    """A quiet last line."""
+    """A dim last line."""

@@ -1,7 +1,4 @@
-"""Values and verdicts as words, the same on the screen and on the page.
-
-Takes values and results of `assess`; knows neither a terminal nor HTML.
-"""
+"""Figures, rules and serving stacks in words, the same on every sheet."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ __all__ = [
 ]  # fmt: skip
 
 COMMON_STACK = "prefix-cache"
-"""What vLLM and most servers do."""
+"""The stack of vLLM and most other servers behind an HTTP API."""
 _ON_STACK = {
     "vllm": " inside vLLM",
     "kv-fork": " under kv-fork",
@@ -58,9 +55,9 @@ KINDS_OF_QUESTION = {
     "unsolved": "never right",
     "oscillating": "right and wrong by turns",
 }
-"""By their names in a profile."""
+"""Descriptions by name in a profile."""
 _TRAINED = "a trained score of the trial answer passes its threshold"
-"""Of every other family, those of older runs too."""
+"""For all other families, including removed ones that older runs name."""
 _STANDS = "a trial answer has stayed the same for long enough"
 _SURE = "the model is confident enough of a trial answer"
 _STOPS_WHEN = {
@@ -83,69 +80,69 @@ _KINDS = {
 
 
 def share(value: float | None) -> str:
-    """A share in 0–1 as a percentage."""
+    """Format a share between 0 and 1 as a percentage."""
     return "-" if value is None else f"{100 * value:.1f}%"
 
 
 def percent(value: float | None) -> str:
-    """A percentage that is one already."""
+    """Format a percentage."""
     return "-" if value is None else f"{round(value, 1) + 0.0:.1f}%"  # never -0.0
 
 
 def number(value: float | None) -> str:
-    """A threshold."""
+    """Format a threshold."""
     return "-" if value is None else f"{value:.4g}"
 
 
 def bracketed(values: Sequence[float] | None, scale: float = 1.0) -> str:
-    """The 95 % interval of percentages; of shares with scale 100."""
+    """Format an interval of percentages, or of shares with a `scale` of 100."""
     if values is None:
         return ""
     return f"[{scale * values[0]:.1f}, {scale * values[1]:.1f}]"
 
 
 BRACKETS = ("[ ]", "95 % interval")
-"""A fact that says what `bracketed` shows."""
+"""The fact that explains the brackets of `bracketed`."""
 
 
 def listed(values: Sequence[int] | Sequence[str]) -> str:
-    """Numbers, or names, with commas and an "and"."""
+    """Join numbers or names by commas and "and"."""
     words = [str(value) for value in values]
     return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
 
 
 def plural(count: int, noun: str) -> str:
-    """A count with its noun."""
+    """Format a count with its noun."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def shell_quote(path: str | Path) -> str:
-    """A path as a word of a shell command."""
+    """Quote a path for a shell command."""
     return shlex.quote(str(path))
 
 
 def points(value: float) -> str:
-    """A number of percentage points."""
+    """Format percentage points."""
     return "1 point" if round(value, 1) == 1 else f"{value:.1f} points"
 
 
 def whole_percent(value: float) -> str:
-    """A percentage as one says it; below one percent with a digit after the point."""
+    """Format a percentage without decimals, or with one below 1 %."""
     return f"{value:.0f}%" if abs(value) >= 1 else f"{value:.1f}%"
 
 
 def cost_noun(unit: str | None) -> str:
-    """What a saving is of, by the unit in which it was counted; None: the paper's."""
+    """Return the noun for costs in a unit; None stands for the paper's tokens."""
     return _NOUNS.get(unit or PAPER_WEIGHTS.unit, f"the cost ({unit})")
 
 
 def on_stack(stack: str) -> str:
-    """On which stack a figure holds, as the end of a clause."""
+    """Name a stack as the end of a clause."""
     return _ON_STACK.get(stack, "")
 
 
 def computed_for(run: AssessedRun) -> str:
-    """Where prices are from, as the end of a clause; empty where they are a bill's."""
+    """Say where prices come from, as the end of a clause; nothing if they were given."""
     weights, prices = run.settings.weights, run.serving.prices
     if prices.source not in ("measured", "roofline"):
         return ""
@@ -164,14 +161,14 @@ def computed_for(run: AssessedRun) -> str:
 
 
 def by_load(run: AssessedRun) -> str:
-    """What the rule that is priced saves by requests in flight; empty where that is not known."""
+    """List the saving by requests in flight; empty where it is unknown."""
     return ", ".join(
         f"{percent(row.saving_pct)} at {row.in_flight}" for row in run.serving.by_load or ()
     )
 
 
 def explained(stack: str) -> str:
-    """A serving stack by name, and what a probe costs there."""
+    """Name a serving stack and say what a probe costs there."""
     return f"{stack}: {_STACKS[stack]}" if stack in _STACKS else stack
 
 
@@ -179,7 +176,7 @@ def explained(stack: str) -> str:
 
 
 def rule_headline(family: str, where: str | None) -> str:
-    """By which rule to stop; the paper's rules look at every checkpoint and do not say where."""
+    """Say when a rule stops; `where` is None for the paper's rules, which probe everywhere."""
     if family in RUNG_FAMILIES:
         return f"Serve {where} (rule: {family})."
     if family == FIXED_BUDGET:
@@ -189,7 +186,7 @@ def rule_headline(family: str, where: str | None) -> str:
 
 
 def kind_of_rule(family: str) -> str:
-    """A rule of a table as one says it, with its name."""
+    """Name a rule of a table with its kind."""
     for kind, families in _KINDS.items():
         if family in families:
             return f"{kind} ({family})"
@@ -197,11 +194,11 @@ def kind_of_rule(family: str) -> str:
 
 
 def why(result: Assessed) -> str:
-    """Why the advised rule is the advised one, without a figure that is not the headline's."""
+    """Say why the advised rule was chosen, using no figures but the table's."""
     advice = result.recommendation
     if advice.policy == "full-budget" or isinstance(result, AssessedByPaper):
-        found = deciding_reason(advice.policy, advice.reasons)
-        text = found.partition(": ")[2] or found  # without the name of its step
+        reason = deciding_reason(advice.policy, advice.reasons)
+        text = reason.partition(": ")[2] or reason  # without the name of its step
         return text[0].upper() + text[1:]
     (row,) = result.matched_risk
     savings = {rule.family: rule.expected_saving_pct for rule in kind_rules(row)}
@@ -220,24 +217,24 @@ def why(result: Assessed) -> str:
 
 
 def alpha_of(result: Assessed) -> float:
-    """The risk that the figures are at: the one asked for, else the one proposed."""
+    """Return the alpha that was asked for, else the one that `assess` proposed."""
     return result.matched_risk[0].alpha if result.alpha is None else result.alpha
 
 
 def advised_rule(run: AssessedRun) -> FitRule | None:
-    """The rule of the comparison that the advice rests on; None where full thinking is advised."""
+    """Return the advised rule of the comparison; None if full thinking is advised."""
     (row,) = run.matched_risk
     kinds = (row.learned, row.scalar, row.fixed_budget)
     return next((r for r in kinds if r and r.family == run.recommendation.family), None)
 
 
 def kind_rules(row: FitComparison) -> list[FitRule]:
-    """The best rule of each kind, the one that saves most first."""
+    """Return the best rule of each kind, largest saving first."""
     return sorted(row.kinds, key=lambda rule: -rule.expected_saving_pct)
 
 
 def _saving(rule: FitRule | PaperRule | None) -> float | None:
-    """As it is shown; None where a rule may not stop anything."""
+    """Return the saving as it is shown; None if the rule may not stop anything."""
     if rule is None or not rule.feasible:
         return None
     saving = rule.total_saving_pct if isinstance(rule, PaperRule) else rule.fit_total_saving_pct
@@ -245,7 +242,7 @@ def _saving(rule: FitRule | PaperRule | None) -> float | None:
 
 
 def _lead(row: FitComparison | MatchedRisk) -> float:
-    """Points that the signals combined save beyond any one; 0 where a side stops nothing."""
+    """Return the lead of the learned rule over the best single signal; 0 if either may not stop."""
     learned, others = _saving(row.learned), [_saving(row.scalar)]
     if isinstance(row, FitComparison):
         others.append(_saving(row.agreement))
@@ -254,14 +251,14 @@ def _lead(row: FitComparison | MatchedRisk) -> float:
 
 
 def _combined(row: FitComparison | MatchedRisk) -> str:
-    """What combining the signals changes, where both sides can be had."""
+    """Say what combining the signals changes, where both sides may stop."""
     lead = _lead(row)
     amount = f"{points(abs(lead))} {'more' if lead >= 0 else 'less'}"
     return f"Combining the signals saves {amount} than any one of them"
 
 
 def risk_difference(row: FitComparison | MatchedRisk) -> str:
-    """What combining the signals changes; a rule that is not feasible never stops."""
+    """Say what combining the signals changes, or which side may not stop at all."""
     sides = {"the signals combined": row.learned, "one signal": row.scalar}
     feasible = [name for name, rule in sides.items() if rule is not None and rule.feasible]
     if not feasible:

@@ -1,7 +1,6 @@
-"""Sheets as HTML: whole for notebooks, and on the page, one file with its pictures, without script.
+"""The report's page, one HTML file without scripts, and sheets as HTML for notebooks.
 
-Puts words, sheets and pictures into the template, escaped; chooses and computes nothing.  The
-drawing and template libraries are imported when a page is made, since they are an extra.
+matplotlib and jinja2, of the extra `report`, are imported when a page is written.
 """
 
 from __future__ import annotations
@@ -42,23 +41,23 @@ __all__ = [
 _HERE = Path(__file__).parent
 _NUMBER = ' class="number"'
 _CHARACTERS = 12_000
-"""Of one thinking, without those of its probes."""
+"""Most characters of one question's thinking that are shown."""
 
 
 def missing_packages() -> tuple[str, ...]:
-    """What of the extra `report` is not installed; imports none of it."""
+    """Return the packages of the extra `report` that are not installed, without importing any."""
     return tuple(name for name in ("matplotlib", "jinja2") if find_spec(name) is None)
 
 
 def write_report(folder: Path, target: Path | None = None) -> WrittenPage:
-    """Write the report on an assessed run, ``report.html`` in it or `target`.
+    """Write the report of an assessed run to ``report.html`` in it, or to `target`.
 
     Raises
     ------
     OutputError
         The extra `report` is not installed, or the file cannot be written.
     ProbeError
-        The run was not assessed, or what `assess` or `calibrate` left is damaged.
+        The run was not assessed, or a file of `assess` or `calibrate` is damaged.
     """
     if missing := missing_packages():
         raise OutputError(
@@ -81,13 +80,7 @@ def write_report(folder: Path, target: Path | None = None) -> WrittenPage:
 
 
 def refresh_report(folder: Path) -> list[str]:
-    """Write a run's page again, if it has one, after what it shows has changed.
-
-    Returns
-    -------
-    list of str
-        What there is to say of it; empty where there is no page.
-    """
+    """Write a run's page again, if it has one, and return what to tell the user."""
     page = folder / REPORT
     if not page.exists():
         return []
@@ -102,7 +95,7 @@ def refresh_report(folder: Path) -> list[str]:
 
 
 def render(data: ReportData) -> str:
-    """Write the page; every text in it is escaped, control characters too."""
+    """Return the page; every text in it is escaped, control characters too."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -183,11 +176,11 @@ def _provenance(result: AssessedRun, calibration: CalibratedRun | None) -> list[
 
 @dataclass(frozen=True)
 class _Piece:
-    """The thinking up to a probe, and the probe; the middle of a long piece is left out."""
+    """The thinking up to a probe, and the probe.  The middle of a long piece is left out."""
 
     head: str
     left_out: int
-    """Characters."""
+    """Number of characters."""
     tail: str
     probe: str
     """The probe in words; empty after the last one."""
@@ -203,12 +196,12 @@ class LostQuestion:
     title: str
     question: str | None
     others: str
-    """Where the other compared rules stop."""
+    """Where the other compared rules stop, in words."""
     pieces: tuple[_Piece, ...]
 
 
 def lost_question(example: QuestionExample, kept: KeptThinking | None) -> LostQuestion:
-    """Put a lost question into words; without its thinking the probes alone."""
+    """Put a lost question into words; `kept` is None if the run keeps no thinking."""
     stop = example.steps[example.stop]
     answer = "" if stop.answer is None else f" with {stop.answer!r}"
     gold = "" if example.gold is None else f"; {example.gold!r} is right"
@@ -216,17 +209,17 @@ def lost_question(example: QuestionExample, kept: KeptThinking | None) -> LostQu
         f"{example.id}: stopped at {stop.budget} of {example.trace_tokens} thinking tokens"
         f"{answer}{gold}"
     )
-    told = []
+    endings = []
     for other in example.others:
         verdict = "right" if other.correct else "wrong"
         does = "thinks to the end" if other.position is None else f"stops at {other.position}"
-        told.append(f"{rule_name(other.family)} {does} ({verdict})")
-    others = f"At the same promise {listed(told)}." if told else ""
+        endings.append(f"{rule_name(other.family)} {does} ({verdict})")
+    others = f"At the same promise {listed(endings)}." if endings else ""
     return LostQuestion(example.id, title, example.question, others, _pieces(example, kept))
 
 
 def _pieces(example: QuestionExample, kept: KeptThinking | None) -> tuple[_Piece, ...]:
-    """Cut the thinking at its probes, and where a rule stops without one."""
+    """Cut the thinking at its probes, and where a rule stops without a probe."""
     stops = {example.steps[example.stop].budget: [rule_name(example.family)]}
     for other in example.others:
         if other.position is not None:
@@ -283,7 +276,7 @@ def _section_html(section: Section) -> str:
 
 
 def _words_html(text: str) -> str:
-    """Our own texts: commands between backticks as code, no sign torn from its number."""
+    """Mark commands between backticks as code, and keep signs next to their numbers."""
     parts = _text(text.replace(" %", "%")).replace("&gt; ", "&gt;\u00a0").split("`")
     return "".join(f"<code>{p}</code>" if k % 2 else p for k, p in enumerate(parts))
 
