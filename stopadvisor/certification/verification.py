@@ -128,7 +128,8 @@ class Verification:
     category_scope: Literal["marginal"] = "marginal"
     """The certificate is about all questions together."""
     categories: tuple[CategoryRisk, ...]
-    """What was lost in each category; of a drop, gains are not counted."""
+    """What was lost in each category, by the first trace of each question; of a drop, gains are
+    not counted."""
     drift: tuple[Drift, ...]
     """Features against the calibration questions; empty where the policy stores none."""
     loss: Literal["differs", "drop"] | None = None
@@ -312,8 +313,11 @@ def verify(
     stopped = np.take_along_axis(correct, stops[:, None], axis=1)[:, 0]
     gains = int((stopped & ~probed.full_correct).sum())
     worse = int((probed.full_correct & ~stopped).sum())
+    # Second traces repeat questions: what takes independent ones reads the first traces alone.
+    n = lost.size // fresh.traces
+    first = np.arange(n)
     traces = fresh.traces if loss.is_binary else 1
-    values = lost[: lost.size * traces // fresh.traces].reshape(traces, -1)
+    values = lost[: n * traces].reshape(traces, n)
     evidence = of_values(loss, values, delta, certificate.first, certificate.risk)
     limits = limit_verdicts(certificate, scorer, probed, stops, delta, fresh.traces)
     verdict = evidence.verdict
@@ -332,7 +336,7 @@ def verify(
         n_left_out=fresh.n_seen + fresh.n_repeated,
         n_met_before=fresh.n_seen,
         n_repeated=fresh.n_repeated,
-        n=values.shape[1],
+        n=n,
         losses=losses,
         risk=(losses - (gained or 0)) / values.size,
         lower=evidence.lower,
@@ -344,15 +348,16 @@ def verify(
         accuracy=outcome.accuracy,
         full_accuracy=outcome.full_accuracy,
         accuracy_difference=(gains - worse) / outcome.n,
-        accuracy_difference_ci95=paired_difference(gains, worse, outcome.n),
+        # As wide as if the second trace of a question always repeated its first.
+        accuracy_difference_ci95=paired_difference(gains / fresh.traces, worse / fresh.traces, n),
         serving=asked.serving,
         unit=asked.weights.unit,
         total_saving_pct=outcome.total_saving_pct,
         total_saving_ci95=None if spread is None else (spread.low, spread.high),
         think_saving_pct=outcome.think_saving_pct,
         truncated_share=float(probed.truncated.mean()),
-        categories=_categories(probed, lost > 0),
-        drift=_drift(terms, scorer, questions, rng),
+        categories=_categories(probed.take(first), lost[:n] > 0),
+        drift=_drift(terms, scorer, questions.take(first), rng),
         loss=None if loss.name == "lost" else loss.name,
         gained=gained,
         traces=None if traces == 1 else traces,

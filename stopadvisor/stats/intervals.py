@@ -33,7 +33,9 @@ def exact_interval(count: int, n: int, level: float = 0.95) -> tuple[float, floa
     return float(found.low), float(found.high)
 
 
-def paired_difference(gains: int, losses: int, n: int, level: float = 0.95) -> tuple[float, float]:
+def paired_difference(
+    gains: float, losses: float, n: int, level: float = 0.95
+) -> tuple[float, float]:
     """Score interval of ``(gains - losses) / n``, of two shares of the same questions.
 
     `gains` are questions right the first way only, `losses` the second way only, of all `n`.

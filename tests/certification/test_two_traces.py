@@ -20,6 +20,7 @@ from stopadvisor.policy.shown import certificate_of
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.losses import Guarantee
 from stopadvisor.stats.bounds import Certified, last_passed, max_losses
+from stopadvisor.stats.intervals import paired_difference
 from stopadvisor.stats.trinomial import limit_of_pairs, most_lost, risk_of_pairs
 from tests.frozen import frozen, source_of
 from tests.policy_content import terms_of
@@ -210,3 +211,42 @@ def test_verify_counts_two_traces_of_fresh_questions(policy: dict[str, Any]) -> 
             terms_of(promise), fresh, table.take(fresh.rows), rng=np.random.default_rng(0)
         )
         assert held.verdict == verdict
+
+
+def test_second_traces_are_no_further_questions(policy: dict[str, Any]) -> None:
+    """What is said of categories and of drift takes independent questions."""
+    table = twice(200, 6, "v", same=0.5)
+    names = tuple(["algebra", "words"][i % 2] for i in range(200))
+    table = replace(table, categories=names * 2)
+    found = [
+        verify(terms_of(policy), fresh, table.take(fresh.rows), rng=np.random.default_rng(0))
+        for fresh in (
+            fresh_questions(terms_of(policy), table, alone=alone) for alone in (False, True)
+        )
+    ]
+    assert [each.traces for each in found] == [2, None]
+    assert [row.n for row in found[0].categories] == [100, 100]
+    assert found[0].categories == found[1].categories
+    assert found[0].drift == found[1].drift
+
+
+def test_the_accuracy_interval_holds_where_two_traces_say_the_same(policy: dict[str, Any]) -> None:
+    """In simulations the same counts taken as replies of as many questions fail."""
+    n, rng = 80, np.random.default_rng(1)
+    table = twice(n, 6, "v", same=0.5)
+    fresh = fresh_questions(terms_of(policy), table)
+    found = verify(terms_of(policy), fresh, table.take(fresh.rows), rng=rng)
+    gains = found.accuracy_difference * 2 * n + found.losses
+    assert found.accuracy_difference_ci95 == paired_difference(gains / 2, found.losses / 2, n)
+
+    held = naive = 0
+    for _ in range(400):
+        first, other = rng.choice([1, 0, -1], size=(2, n), p=[0.04, 0.86, 0.10])
+        both = np.concatenate([first, np.where(rng.random(n) < 0.8, first, other)])
+        gains, losses = (both > 0).sum(), (both < 0).sum()
+        low, high = paired_difference(gains / 2, losses / 2, n)
+        held += low <= -0.06 <= high
+        low, high = paired_difference(gains, losses, 2 * n)
+        naive += low <= -0.06 <= high
+    least = stats.binom.ppf(0.001, 400, 0.95)
+    assert held >= least > naive
