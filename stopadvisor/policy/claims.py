@@ -37,13 +37,8 @@ from stopadvisor.stats.label_sample import MOST_SAMPLED, sample_passes, share_lo
 from stopadvisor.stats.trinomial import MOST_QUESTIONS, drop_passes, limit_of_pairs
 
 __all__ = [
-    "CertificateTerms",
-    "GraderTerms",
-    "GuaranteeTerms",
-    "LossKind",
-    "check_certificate",
-    "claim",
-]
+    "CertificateTerms", "GraderTerms", "GuaranteeTerms", "LossKind", "check_certificate", "claim",
+]  # fmt: skip
 
 LossKind = Annotated[str, one_of(*LOSSES)]
 _MOST_LIMITS = 64

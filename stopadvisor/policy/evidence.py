@@ -18,13 +18,8 @@ from stopadvisor.rules.losses import LOSSES, LOST
 from stopadvisor.stats.binomial import binomial_tail
 
 __all__ = [
-    "ExpectedTerms",
-    "ProfileShare",
-    "ServedTerms",
-    "SplitTerms",
-    "check_expected",
-    "check_split",
-]
+    "ExpectedTerms", "ProfileShare", "ServedTerms", "SplitTerms", "check_expected", "check_split",
+]  # fmt: skip
 
 _Saving = Annotated[float, Condition("a number of at most 100", lambda value: value <= 100 + 1e-6)]
 _Risk = Annotated[float, Condition("a number from -1 to 1", lambda value: -1 <= value <= 1)]

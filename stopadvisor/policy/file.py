@@ -21,15 +21,9 @@ from stopadvisor.ground.errors import PolicyError
 from stopadvisor.ground.printable import short_repr
 
 __all__ = [
-    "MAX_BYTES",
-    "NO_DIGEST",
-    "POLICY_SCHEMA",
-    "Format",
-    "decode",
-    "encode_policy",
-    "read_bytes",
+    "MAX_BYTES", "NO_DIGEST", "POLICY_SCHEMA", "Format", "decode", "encode_policy", "read_bytes",
     "sealed",
-]
+]  # fmt: skip
 
 Format = Literal["joblib", "json"]
 

@@ -46,15 +46,9 @@ from stopadvisor.runs.ladder import Rung
 from stopadvisor.runs.storage import remove_file, replace_file
 
 __all__ = [
-    "MIXED_TASKS",
-    "Policy",
-    "Stepper",
-    "build_policy",
-    "load_policy",
-    "policy_source",
-    "save_policy",
-    "sign_policy",
-]
+    "MIXED_TASKS", "Policy", "Stepper", "build_policy", "load_policy", "policy_source",
+    "save_policy", "sign_policy",
+]  # fmt: skip
 
 
 _HASHED = {"tokenizer_sha256": "tokenizer", "template_sha256": "chat template"}

@@ -19,16 +19,9 @@ from stopadvisor.runs.ladder import Rung
 from stopadvisor.workload.questions import TASKS, Question, content_key, render_messages
 
 __all__ = [
-    "Climbed",
-    "OnStop",
-    "PromptLike",
-    "Reply",
-    "Request",
-    "RungAnswer",
-    "make_requests",
-    "policy_plan",
-    "prompt_templates",
-]
+    "Climbed", "OnStop", "PromptLike", "Reply", "Request", "RungAnswer", "make_requests",
+    "policy_plan", "prompt_templates",
+]  # fmt: skip
 
 PromptLike = str | Sequence[Mapping[str, str]] | Question
 """A question's text, chat messages that are sent as they stand, or a line of a workload."""

@@ -25,18 +25,9 @@ from stopadvisor.runs.directory import CALIBRATION
 from stopadvisor.runs.storage import remove_file, replace_file, write_json_atomically
 
 __all__ = [
-    "Promotion",
-    "calibration_of",
-    "check_promotion",
-    "current_policy",
-    "free_file",
-    "newest_policy",
-    "other_policies",
-    "own_name",
-    "promote",
-    "put",
-    "stops_already",
-]
+    "Promotion", "calibration_of", "check_promotion", "current_policy", "free_file",
+    "newest_policy", "other_policies", "own_name", "promote", "put", "stops_already",
+]  # fmt: skip
 
 _FORMATS = (".joblib", ".json")
 _DIGITS = 8

@@ -33,19 +33,9 @@ from stopadvisor.rules.schedules import at_budget, schedule_of
 from stopadvisor.workload.questions import PartCounts
 
 __all__ = [
-    "Certificate",
-    "Expected",
-    "InspectedPolicy",
-    "certificate_of",
-    "counted",
-    "counts",
-    "inspected",
-    "promise_of",
-    "promised",
-    "says_lost",
-    "server_words",
-    "where_of",
-]
+    "Certificate", "Expected", "InspectedPolicy", "certificate_of", "counted", "counts",
+    "inspected", "promise_of", "promised", "says_lost", "server_words", "where_of",
+]  # fmt: skip
 
 Expected = ExpectedTerms
 

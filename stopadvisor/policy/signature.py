@@ -21,14 +21,9 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric import ec
 
 __all__ = [
-    "PemKey",
-    "check_signature",
-    "is_signed",
-    "public_key",
-    "sign",
-    "signature_path",
+    "PemKey", "check_signature", "is_signed", "public_key", "sign", "signature_path",
     "signing_key",
-]
+]  # fmt: skip
 
 _MAX_SIGNATURE = 2**10
 _MAX_KEY = 2**16

@@ -34,21 +34,10 @@ from stopadvisor.rules.features import FEATURES, LOGPROB_FEATURES, OPEN_FEATURES
 from stopadvisor.runs.ladder import MOST_RUNGS, MOST_SAMPLES
 
 __all__ = [
-    "LADDER_TRIGGER",
-    "MIXED_TASKS",
-    "EngineTerms",
-    "GoldenExample",
-    "LadderTerms",
-    "ModelTerms",
-    "PolicyTerms",
-    "ProbeTerms",
-    "SamplingTerms",
-    "TokenText",
-    "TriggerTerms",
-    "reads_logprobs",
-    "trigger_of",
-    "trigger_terms",
-]
+    "LADDER_TRIGGER", "MIXED_TASKS", "EngineTerms", "GoldenExample", "LadderTerms", "ModelTerms",
+    "PolicyTerms", "ProbeTerms", "SamplingTerms", "TokenText", "TriggerTerms", "reads_logprobs",
+    "trigger_of", "trigger_terms",
+]  # fmt: skip
 
 MIXED_TASKS = "mixed"
 """`task` of a policy whose questions each bring their own."""

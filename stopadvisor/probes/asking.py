@@ -14,22 +14,9 @@ from stopadvisor.ground.errors import ProbeError
 from stopadvisor.workload.questions import RecordedTrace
 
 __all__ = [
-    "OPEN",
-    "Capabilities",
-    "Check",
-    "Engine",
-    "OnStop",
-    "ProbePlan",
-    "Prompt",
-    "RawProbe",
-    "RawTrace",
-    "Schedule",
-    "Status",
-    "cue_text",
-    "is_open_cue",
-    "plan_cue",
-    "reserved_arguments",
-]
+    "OPEN", "Capabilities", "Check", "Engine", "OnStop", "ProbePlan", "Prompt", "RawProbe",
+    "RawTrace", "Schedule", "Status", "cue_text", "is_open_cue", "plan_cue", "reserved_arguments",
+]  # fmt: skip
 
 OnStop = Literal["probe", "answer"]
 """What a stopped request gets: the forced answer, or a visible one after the closed thinking."""

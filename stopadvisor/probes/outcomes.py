@@ -22,16 +22,9 @@ from stopadvisor.probes.asking import OnStop
 from stopadvisor.probes.table import ProbeTable, on_grid, row_numbers
 
 __all__ = [
-    "CalibrationQuestions",
-    "FitQuestions",
-    "GradedTable",
-    "OpenQuestions",
-    "Outcomes",
-    "SealedQuestions",
-    "make_table",
-    "require_calibration",
-    "require_fit",
-]
+    "CalibrationQuestions", "FitQuestions", "GradedTable", "OpenQuestions", "Outcomes",
+    "SealedQuestions", "make_table", "require_calibration", "require_fit",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -21,16 +21,9 @@ from stopadvisor.probes.asking import OnStop
 from stopadvisor.probes.rungs import Rungs
 
 __all__ = [
-    "EMPTY_ANSWER",
-    "NO_PROBE",
-    "GradedBy",
-    "ProbeTable",
-    "Reference",
-    "agreeing",
-    "answer_codes",
-    "on_grid",
-    "row_numbers",
-]
+    "EMPTY_ANSWER", "NO_PROBE", "GradedBy", "ProbeTable", "Reference", "agreeing", "answer_codes",
+    "on_grid", "row_numbers",
+]  # fmt: skip
 
 Reference = Literal["natural", "last-checkpoint"]
 """What full-thinking correct means: the natural answer's grade, or the last forced answer's."""

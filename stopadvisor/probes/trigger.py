@@ -19,19 +19,10 @@ from stopadvisor.ground.errors import PolicyError
 from stopadvisor.probes.asking import ProbePlan
 
 __all__ = [
-    "NO_MARKER_IDS",
-    "ListedTrigger",
-    "MarkerTrigger",
-    "Positions",
-    "TracePositions",
-    "Trigger",
-    "at_trigger",
-    "marker_positions",
-    "probed_positions",
-    "recorded_positions",
-    "stride",
+    "NO_MARKER_IDS", "ListedTrigger", "MarkerTrigger", "Positions", "TracePositions", "Trigger",
+    "at_trigger", "marker_positions", "probed_positions", "recorded_positions", "stride",
     "trace_positions",
-]
+]  # fmt: skip
 
 
 NO_MARKER_IDS = (
