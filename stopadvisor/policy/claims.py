@@ -1,8 +1,7 @@
-"""What a certificate claims: computed again from its counts, and worded from its fields.
+"""A policy's certificate: its fields, the claim in words, and the tests repeated on load.
 
-A file is not believed.  When a policy is loaded, the exact test is repeated on the counts,
-confidence follows from the looks, and the sentence that people read is made here.
-Knows the fields of a certificate, no others and no file.
+A policy file is not trusted: the exact test is repeated on its counts, the confidence is derived
+from its looks, and the claim that people read is written here, never taken from the file.
 """
 
 from __future__ import annotations
@@ -45,65 +44,62 @@ _MOST_LIMITS = 64
 _MOST_LOOKS = 1024
 
 _SLACK = 1e-3
-"""Relative: another library's quantile, or one that was rounded to be read, is no lie."""
+"""Relative tolerance: quantiles of another library, or rounded for display, are accepted."""
 _ROUNDING = 1e-12
 _DROP_SLACK = 4e-4
-"""Absolute, of the limit of a drop: it is found by halving."""
+"""Absolute tolerance for the limit of a drop, which is found by bisection."""
 
 _LOST_OF_GROUPS = (
     "in at most {alpha:g} % of all groups the question drawn of it becomes wrong that full "
     "thinking gets right"
 )
-"""With `group_claim`: one question of each group was counted."""
+"""Words for `lost` under a `group_claim`: one question of each group was counted."""
 _ON_LADDER = {
     "lost": "climbing the ladder turns at most {alpha:g} % of all questions from right to wrong",
     "differs": "at most {alpha:g} % of replies differ from what the reference would have said",
 }
-"""Of a ladder, whose reference is its last rung."""
+"""Words for a ladder, whose reference is its last rung."""
 _FEW_LABELS = (
     " Few questions were labelled: a reply equal in normal form to the natural answer takes its "
     "grade, and what differs without a label counts as lost."
 )
-"""With `labelled`: how many calibration questions had gold."""
 _SAMPLED = (
     " Of the replies that differ the first {labels}, in an order fixed beforehand, were labelled."
 )
-"""With `planned_labels`."""
 _TWO_TRACES = " Each calibration question was answered twice, and both replies counted."
-"""With `traces`; of a drop, the first alone."""
 
 
-# --- What a file holds ----------------------------------------------------------------------------
+# --- Fields ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class GuaranteeTerms:
-    """One limit of several, with the counts that show it."""
+    """One of several guaranteed limits, with the counts it rests on."""
 
     loss: LossKind
-    """What is limited."""
+    """The loss that is limited."""
     alpha: Share
-    """To this share of questions."""
+    """Largest share of questions with that loss."""
     n: Some
     """Calibration questions."""
     lost: Count
-    """Of these, how many stopping made wrong, or different."""
+    """Replies that stopping made wrong, or different."""
     gained: Count
-    """Of these, how many stopping made right; for `drop`."""
+    """Replies that stopping made right; only for `drop`."""
     upper: ShareOrEnd
-    """Upper bound on the share."""
+    """Upper confidence limit of the share."""
     category: Name | None
-    """The questions that it is about; null for all."""
+    """The category of questions it covers; null for all."""
     both: Count | None = None
-    """With two traces a question: questions of which both replies count; `lost` counts replies."""
+    """With two traces per question: questions with both replies lost; `lost` counts replies."""
     one: Count | None = None
-    """Of which one does."""
+    """Questions with one of two replies lost."""
     none: Count | None = None
-    """Of which none does."""
+    """Questions with neither of two replies lost."""
 
     @property
     def risk(self) -> float:
-        """Share of replies that count, less those gained."""
+        """Share of replies lost, minus the share gained."""
         return (self.lost - self.gained) / (self.n * (1 if self.both is None else 2))
 
 
@@ -112,14 +108,14 @@ class GraderTerms:
     """A function that graded calibration questions."""
 
     name: Annotated[str, matching("[ -~]{1,200}", "1 to 200 printable ASCII characters")]
-    """As it was given."""
+    """Its name, as given on the command line."""
     sha256: Sha256
-    """Of its code."""
+    """SHA-256 of its code."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CertificateTerms:
-    """What was shown about the policy; `claims.claim` words it."""
+    """What was certified about the policy; `claims.claim` puts it into words."""
 
     SPARSE: ClassVar[bool] = True
 
@@ -136,19 +132,19 @@ class CertificateTerms:
     n: Some
     """Calibration questions."""
     losses: Count
-    """Of these, how many stopping made wrong."""
+    """Calibration questions that stopping made wrong."""
     upper: ShareOrEnd
-    """Upper bound on the share."""
+    """Upper confidence limit of the share lost."""
     reference: Literal["natural", "last-checkpoint"]
-    """What full thinking is: the model's own answer, or the last probe's."""
+    """The answer of full thinking: the model's own, or the last probe's."""
     looks: Some
-    """Which look at the calibration questions this was."""
+    """Number of this look at the calibration questions, from 1."""
     looks_elsewhere: Count
-    """Looks at other questions of the run by then."""
+    """Earlier looks at other questions of the run."""
     planned_looks: Some | None
-    """Looks that were declared with the first one, to share `delta`."""
+    """Looks declared with the first one, which share `delta`."""
     earlier_deltas: Annotated[tuple[Share, ...], Most(_MOST_LOOKS)] | None = None
-    """`delta` of each look before this one, where looks were not planned."""
+    """`delta` of each earlier look, if looks were not planned."""
     ledger_head: str
     """SHA-256 of this look's line in the run's log."""
     provenance: Mapping[str, Line] | None = None
@@ -163,53 +159,50 @@ class CertificateTerms:
     truncated_share: ShareOrEnd
     """Share of calibration traces that were cut off."""
     max_think: TokenCount | None
-    """The cap under which it holds: the policy's own."""
+    """Cap on thinking tokens under which the claim holds: the policy's own."""
     differs_upper: ShareOrEnd | None = None
-    """Upper bound on the share of replies that differ from full thinking's, for the monitor."""
+    """Upper limit of the share of replies that differ from full thinking's, for the monitor."""
     loss: LossKind = LOST.name
-    """What is limited."""
+    """The loss that is limited."""
     gained: Count | None = None
-    """Questions that stopping made right; for `drop`."""
+    """Questions that stopping made right; only for `drop`."""
     traces: Annotated[int, Condition("2", lambda value: value == 2)] | None = None
-    """Traces of each question that were counted, where they were two; `losses` counts replies."""
+    """Traces counted per question, if two; `losses` then counts replies."""
     both: Count | None = None
-    """Of two traces: questions of which both replies count."""
+    """Questions with both of two replies lost."""
     one: Count | None = None
-    """Of which one does."""
+    """Questions with one of two replies lost."""
     none: Count | None = None
-    """Of which none does."""
+    """Questions with neither of two replies lost."""
     guarantees: Annotated[tuple[GuaranteeTerms, ...], Most(_MOST_LIMITS)] | None = None
-    """All limits, the certificate's own first, where there are several."""
+    """All limits if there are several, starting with the certificate's own."""
     group_claim: Literal["groups"] | None = None
     """One question of each group was counted."""
     grader: GraderTerms | None = None
-    """The function that graded, where it was no comparison with gold."""
+    """The grading function, if answers were not compared with gold."""
     labelled: Count | None = None
-    """How many calibration questions had gold, where few had."""
+    """Number of labelled calibration questions, if only some are labelled."""
     differing: Count | None = None
-    """Where labels were planned: replies that differ."""
+    """Replies that differ from full thinking's, if labels were planned."""
     planned_labels: Some | None = None
-    """How many of these, the first, were labelled; `losses` are lost among them."""
+    """How many of the differing replies were labelled; `losses` counts the lost ones of these."""
     on_stop: OnStop | None = None
-    """The reply of a stopped question, where it is the visible answer."""
+    """What a stopped question gets, if that is a visible answer."""
     answer_cap: TokenCount | None = None
     """Most tokens of that answer."""
     transfer: Line | None = None
-    """How the rule came here from another policy."""
+    """How the rule was taken over from another policy."""
     source_digest: Line | None = None
-    """Of that policy."""
+    """Digest of that policy."""
     source_model: Line | None = field(default=None, metadata={"present_with": "transfer"})
-    """Of that policy."""
-
-    @property
-    def sampled_risk(self) -> float:
-        """Share of replies that are lost, by the labels that were planned."""
-        return share_lost(self.losses, self.differing or 0, self.n, self.planned_labels or 1)
+    """Model of that policy."""
 
     @property
     def risk(self) -> float:
-        """What calibration measured: the share lost, of a drop less the share gained."""
-        return self.first.risk if self.differing is None else self.sampled_risk
+        """Measured risk: the share of replies lost, minus the share gained."""
+        if self.differing is None:
+            return self.first.risk
+        return share_lost(self.losses, self.differing, self.n, self.planned_labels or 1)
 
     @property
     def first(self) -> GuaranteeTerms:
@@ -229,7 +222,7 @@ class CertificateTerms:
 
     @property
     def limits(self) -> tuple[GuaranteeTerms, ...]:
-        """All limits, the certificate's own first."""
+        """All limits, starting with the certificate's own."""
         return self.guarantees or (self.first,)
 
 
@@ -237,7 +230,7 @@ class CertificateTerms:
 
 
 def claim(certificate: CertificateTerms, *, climbs: bool = False) -> str:
-    """Word a certificate, of a policy that stops thinking or climbs a ladder of whole replies."""
+    """Put a certificate into words; `climbs` if the policy climbs a ladder of whole replies."""
     of_groups = certificate.group_claim == "groups"
     named = _ON_LADDER if climbs else {}
     named = {**named, "lost": _LOST_OF_GROUPS} if of_groups else named
@@ -270,26 +263,24 @@ def claim(certificate: CertificateTerms, *, climbs: bool = False) -> str:
 
 
 def _words(limit: GuaranteeTerms, named: Mapping[str, str]) -> str:
-    """One limit in words; of a category it says of which."""
     words = named.get(limit.loss, LOSSES[limit.loss].words)
     text = words.format(alpha=100 * limit.alpha)
     return text if limit.category is None else f"in category {limit.category!r} {text}"
 
 
-# --- Computed again -------------------------------------------------------------------------------
+# --- Repeated on load -----------------------------------------------------------------------------
 
 
 def check_certificate(certificate: CertificateTerms) -> None:
-    """Repeat the exact test on the counts of a certificate, and what follows from its looks.
+    """Repeat the exact test on a certificate's counts, and derive confidence from its looks.
 
-    `upper` belongs to the share of `delta` that its sequence was tested at (`chain_delta`).  Of
-    several limits each is held to its own counts.
+    `upper` must be the limit at `chain_delta`.  Each of several limits is tested on its own counts.
 
     Raises
     ------
     PolicyError
-        The counts do not certify `alpha`, or do not give `upper`; or confidence and deltas are at
-        odds with the looks.
+        The counts do not certify `alpha`, or do not give `upper`; or confidence and deltas
+        contradict the looks.
     """
     limits = certificate.limits
     if certificate.guarantees is not None:
@@ -320,9 +311,9 @@ def check_certificate(certificate: CertificateTerms) -> None:
 
 
 def _check_looks(certificate: CertificateTerms) -> None:
-    """What is left of 1 after all looks, by the union bound.
+    """Check the confidence that is left after all looks, by the union bound.
 
-    Planned looks share one delta; without a plan each earlier one has cost its own.
+    Planned looks share one delta; without a plan each earlier look costs its own.
     """
     looks, planned, delta = certificate.looks, certificate.planned_looks, certificate.delta
     if planned is not None:
@@ -341,10 +332,7 @@ def _check_looks(certificate: CertificateTerms) -> None:
 
 
 def _check_counts(limit: GuaranteeTerms, certificate: CertificateTerms) -> None:
-    """No more replies than there are; with two traces what pairs of them were, else nothing.
-
-    The three add up to the questions, and twice the first plus the second to the replies.
-    """
+    """Check that counts fit the number of replies; with two traces, that the pairs add up."""
     pairs = (limit.both, limit.one, limit.none)
     has_two = certificate.traces is not None and LOSSES[limit.loss].is_binary
     if certificate.traces is not None and certificate.labelled is not None:
@@ -373,7 +361,7 @@ def _check_binomial(limit: GuaranteeTerms, delta: float) -> None:
             f"field 'certificate.losses': {losses} of {n} lost do not certify alpha {alpha!r} at "
             f"delta {delta!r}: the exact test gives {binomial_tail(losses, n, alpha):.4g}"
         )
-    # The limit is where the p-value is delta; it falls as the share grows.
+    # The limit is the share at which the p-value is delta; larger shares have smaller p-values.
     low, high = upper * (1 - _SLACK), upper * (1 + _SLACK)
     if not binomial_tail(losses, n, high) <= delta <= binomial_tail(losses, n, low):
         raise PolicyError(
@@ -385,9 +373,9 @@ def _check_binomial(limit: GuaranteeTerms, delta: float) -> None:
 def _check_trinomial(
     limit: GuaranteeTerms, counts: tuple[int, int], delta: float, counted: str, what: str
 ) -> None:
-    """The exact test at a hundred shares of gained questions, never stricter than the whole one.
+    """Run the exact test at a hundred shares of gained questions, never stricter than the full one.
 
-    Of two traces: of questions of which both replies count, and none.
+    With two traces, `counts` are the questions with both replies lost and with neither lost.
     """
     most = f"at most {MOST_QUESTIONS} with a drop or two traces"
     expect(limit.n <= MOST_QUESTIONS, "certificate.n", most, limit.n)
@@ -400,7 +388,7 @@ def _check_trinomial(
 
 
 def _check_sample(certificate: CertificateTerms) -> None:
-    """The exact test of lost answers among the labelled of those that differ."""
+    """Run the exact test on the labelled among the differing replies."""
     differing, labels = certificate.differing, certificate.planned_labels
     n, lost, delta = certificate.n, certificate.losses, certificate.chain_delta
     if differing is None or labels is None or certificate.labelled is None:

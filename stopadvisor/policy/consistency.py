@@ -1,7 +1,6 @@
-"""What must hold between the fields of a policy: rule, model, promise, evidence, cost of a replay.
+"""Checks between a policy's fields: rule, model, certificate, evidence, and the cost of a replay.
 
-Single values have been checked (`terms`), and golden decisions are replayed afterwards (`golden`):
-what that may cost is counted here.  Knows no file.
+The types in `terms` have checked each value alone; `golden` replays the decisions afterwards.
 """
 
 from __future__ import annotations
@@ -35,13 +34,12 @@ __all__ = ["check_consistency", "check_trigger"]
 
 _MAX_GOLDEN_STEPS = 4096
 MAX_GOLDEN_TEXT = 65_536
-"""Most characters in all golden answers; those made here have a few hundred."""
+"""Most characters in all golden answers; policies built here have a few hundred."""
 
 _BOUND = ("model", "engine", "probe", "sampling", "max_think")
 _LINEAR = ("features", "mean", "scale", "coef")
 _LISTS = (*_LINEAR, "budgets", "order", "golden")
 _RULE = ("family", "threshold", "decision_threshold", "trigger")
-
 
 _MOST_STRIDES = 65_536
 _REQUIRED = {
@@ -61,17 +59,17 @@ _OPTIONAL = {
 
 
 def check_consistency(terms: PolicyTerms, *, golden: bool = True) -> None:
-    """Refuse a policy whose fields are at odds with each other.
+    """Refuse a policy whose fields contradict each other.
 
     Parameters
     ----------
     golden : bool
-        False before golden decisions were made.
+        False if golden decisions are yet to be made.
 
     Raises
     ------
     PolicyError
-        Names the first field at fault, what is required, and what was found.
+        Names the first wrong field, what is required, and its value.
     """
     certificate = terms.certificate
     if terms.model is not None:
@@ -116,15 +114,15 @@ def _given(terms: PolicyTerms, names: Sequence[str], when: str) -> None:
 
 def _absent(terms: PolicyTerms, names: Sequence[str], when: str) -> None:
     for name in names:
-        found = getattr(terms, name)
+        value = getattr(terms, name)
         if name in _LISTS:
-            expect(not found, name, f"an empty list {when}", list(found))
+            expect(not value, name, f"an empty list {when}", list(value))
         else:
-            expect(found is None, name, f"null {when}", found)
+            expect(value is None, name, f"null {when}", value)
 
 
 def _check_repeated(terms: PolicyTerms, certificate: CertificateTerms) -> None:
-    """What the certificate says a second time is what stands elsewhere, or follows from it."""
+    """Check what the certificate repeats, or implies, of other fields."""
     elsewhere = {
         "max_think": terms.max_think,
         "on_stop": terms.on_stop,
@@ -135,15 +133,14 @@ def _check_repeated(terms: PolicyTerms, certificate: CertificateTerms) -> None:
         same = here == value or None in (here, value)
         expect(same, f"certificate.{name}", f"the policy's own ({value})", here)
     if certificate.grader is not None:
-        found = certificate.grader.name
-        what = f"grader ({terms.grader!r})"
-        expect(found == terms.grader, "certificate.grader.name", what, found)
+        name, what = certificate.grader.name, f"grader ({terms.grader!r})"
+        expect(name == terms.grader, "certificate.grader.name", what, name)
     alpha, of_right = certificate.alpha, certificate.alpha_over_full_accuracy
     what = f"at least alpha ({alpha})"
     expect(of_right >= alpha, "certificate.alpha_over_full_accuracy", what, of_right)
     differs = certificate.differs_upper
     if differs is not None and certificate.loss == LOST.name:
-        # What is lost differs; of two traces the first alone was counted here.
+        # A lost reply differs; of two traces only the first counts here.
         lost = certificate.losses if certificate.both is None else certificate.both
         least = (certificate.differing or lost) / certificate.n
         expect(differs > least, "certificate.differs_upper", f"above {least:g}", differs)
@@ -184,7 +181,7 @@ def _check_stop(terms: PolicyTerms) -> None:
 
 
 def _check_where(terms: PolicyTerms, trigger: TriggerTerms, family: str) -> None:
-    """Check that the rule can be had where the policy probes."""
+    """Check that the rule's family and features suit the trigger."""
     kind, stop_at = trigger.kind, trigger.stop_at
     what = "'none' for family 'fixed-budget' and for no other"
     fits = (kind == "none") == (family == "fixed-budget")
@@ -206,7 +203,7 @@ def _check_where(terms: PolicyTerms, trigger: TriggerTerms, family: str) -> None
 
 
 def _check_learned(terms: PolicyTerms, family: str) -> None:
-    """Check that features and scales of a learned rule fit together."""
+    """Check that a learned rule's features and coefficients fit together."""
     features = terms.features
     expect(bool(features), "features", f"at least one for family '{family}'", list(features))
     expect(len(set(features)) == len(features), "features", "each at most once", list(features))
@@ -225,10 +222,7 @@ def _check_learned(terms: PolicyTerms, family: str) -> None:
 
 
 def _check_golden(terms: PolicyTerms) -> None:
-    """Whole examples, and few enough to be replayed in no time.
-
-    The numbers that a policy may hold multiply there: texts with the rules that read them.
-    """
+    """Check that golden examples are complete, and few and short enough to replay quickly."""
     golden, most = terms.golden, trigger_of(terms).most_probes
     if terms.ladder is not None:
         most = len(terms.ladder.asked)
@@ -251,18 +245,18 @@ def check_trigger(terms: PolicyTerms) -> None:
     Raises
     ------
     PolicyError
-        Names the field at fault.
+        Names the wrong field.
     """
     trigger, budgets = terms.trigger, terms.budgets
     assert trigger is not None
     kind = trigger.kind
     numbers = {field.name for field in fields(trigger)} - {"kind", "markers"}
     for name in _REQUIRED[kind]:
-        found = getattr(trigger, name)
-        expect(found is not None, f"trigger.{name}", f"a number for kind '{kind}'", None)
+        known = getattr(trigger, name) is not None
+        expect(known, f"trigger.{name}", f"a number for kind '{kind}'", None)
     for name in sorted(numbers - {*_REQUIRED[kind], *_OPTIONAL[kind]}):
-        found = getattr(trigger, name)
-        expect(found is None, f"trigger.{name}", f"null for kind '{kind}'", found)
+        value = getattr(trigger, name)
+        expect(value is None, f"trigger.{name}", f"null for kind '{kind}'", value)
     for index, ids in enumerate(trigger.markers):
         expect(kind == "marker", "trigger.markers", f"an empty list for kind '{kind}'", list(ids))
         expect(bool(ids), f"trigger.markers[{index}]", "at least one token id", [])
@@ -283,7 +277,7 @@ def check_trigger(terms: PolicyTerms) -> None:
         what = f"at most the cap {cap}"
         expect(stop_at is not None or first <= cap, "trigger.first", what, first)
     if terms.max_think is not None:
-        # Thinking is cut there, so that nothing is ever asked beyond it.
+        # Thinking is cut there, so no probe can happen beyond it.
         last = (*budgets[-1:], cap, stop_at, trigger.min_gap)
         at = max((number for number in last if number is not None), default=0)
         what = f"no position beyond max_think ({terms.max_think})"

@@ -1,7 +1,7 @@
-"""The evidence in a policy file: which questions made it, and what to expect of it.
+"""A policy's evidence: the questions it was made from, and its expected risk and saving.
 
-These figures cannot be recomputed from the file, yet the headline uses them; so they are held to
-each other and to the certificate, which was checked before.  Knows no file.
+These figures cannot be recomputed from the file, but the headline shows them.  So they are checked
+against each other and against the certificate.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _Risk = Annotated[float, Condition("a number from -1 to 1", lambda value: -1 <= 
 _Block = Annotated[int, Condition(str(CACHE_BLOCK), lambda value: value == CACHE_BLOCK)]
 
 _SLACK = 1e-6
-"""Of figures that were computed in another order."""
+"""Tolerance for figures that were summed in another order."""
 _TAIL = 0.025
-"""Beyond either end of a 95 % interval."""
+"""Probability beyond either end of a 95 % interval."""
 _SLACK_OF_TAILS = 1e-4
-_HELD_IN = (
+_INTERVALS = (
     ("calibration_total_saving_pct", "calibration_total_saving_band95"),
     ("test_total_saving_pct", "test_total_saving_ci95"),
     ("test_risk", "test_risk_ci95"),
@@ -39,65 +39,65 @@ _HELD_IN = (
 )
 
 
-# --- What a file holds ----------------------------------------------------------------------------
+# --- Fields ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedTerms:
-    """Risk and saving on fit, calibration and test questions, for reading."""
+    """Risk and saving on fit, calibration and test questions; for display only."""
 
     SPARSE: ClassVar[bool] = True
 
     weights: Weights
-    """What tokens cost."""
+    """Price of a prefilled, a cached and a decoded token."""
     cache_block: _Block
-    """Tokens that a server caches together."""
+    """Tokens in one block of the server's prefix cache."""
     fit_total_saving_pct: _Saving | None
     """Net saving on fit questions, out of fold."""
     fit_risk: _Risk | None
-    """Loss on fit questions, out of fold."""
+    """Risk on fit questions, out of fold."""
     calibration_n: Some
-    """Questions."""
+    """Number of calibration questions."""
     calibration_risk: _Risk
-    """Loss."""
+    """Measured risk."""
     calibration_total_saving_pct: _Saving
     """Net saving."""
     calibration_total_saving_band95: tuple[_Saving, _Saving]
-    """Of the net saving, at the threshold that these questions chose."""
+    """95 % band of the net saving, valid although these questions chose the threshold."""
     calibration_think_saving_pct: _Saving
     """Saving in thinking tokens."""
     calibration_uncut_saving_pct: _Saving | None
     """Net saving on traces that were not cut off."""
     calibration_accuracy: ShareOrEnd
-    """Share answered right, stopped by the rule."""
+    """Share answered right under the rule."""
     calibration_full_accuracy: ShareOrEnd
     """Share that full thinking answers right."""
     graded_by: Literal["agreement"] | None = None
-    """With what replies were compared, where it was not gold."""
+    """What replies were compared with, if not gold."""
     loss: LossKind = LOST.name
-    """What the risks count."""
+    """The loss that the risks count."""
     calibration_answer_saving_pct: _Saving | None = None
     """Saving in tokens of the visible answer."""
     test_n: Some | None = None
-    """Questions."""
+    """Number of test questions."""
     test_total_saving_pct: _Saving | None = None
     """Net saving."""
     test_total_saving_ci95: tuple[_Saving, _Saving] | None = field(
         default=None, metadata={"present_with": "test_n"}
     )
-    """Of the net saving."""
+    """95 % interval of the net saving."""
     test_think_saving_pct: _Saving | None = None
     """Saving in thinking tokens."""
     test_uncut_saving_pct: _Saving | None = field(default=None, metadata={"present_with": "test_n"})
     """Net saving on traces that were not cut off."""
     test_risk: _Risk | None = None
-    """Loss."""
+    """Measured risk."""
     test_risk_ci95: tuple[float, float] | None = None
-    """Of the loss."""
+    """95 % interval of the risk."""
     test_accuracy: ShareOrEnd | None = None
-    """Share answered right, stopped by the rule."""
+    """Share answered right under the rule."""
     test_accuracy_ci95: tuple[ShareOrEnd, ShareOrEnd] | None = None
-    """Of that share."""
+    """95 % interval of that share."""
     test_full_accuracy: ShareOrEnd | None = None
     """Share that full thinking answers right."""
     test_answer_saving_pct: _Saving | None = None
@@ -108,57 +108,57 @@ class ExpectedTerms:
 
 @dataclass(frozen=True)
 class ProfileShare:
-    """One kind of fit questions."""
+    """Fit questions of one trajectory type."""
 
     count: Count
-    """How many there are."""
+    """Questions of this type."""
     share: ShareOrEnd
-    """Of the fit questions."""
+    """Their share of the fit questions."""
     ci95: tuple[ShareOrEnd, ShareOrEnd]
-    """Of the share."""
+    """95 % interval of the share."""
 
 
 @dataclass(frozen=True)
 class SplitTerms:
-    """Which questions made the policy."""
+    """The questions that the policy was made from, as content hashes."""
 
     seed: int
-    """Of the split."""
+    """Seed of the split."""
     fractions: tuple[ShareOrEnd, ...]
     """Shares of the three parts."""
     fit: tuple[Name, ...]
-    """Questions that chose the rule, as content hashes."""
+    """Questions on which the rule was chosen."""
     calibration: tuple[Name, ...]
-    """Questions that certified it."""
+    """Questions on which it was certified."""
     test: tuple[Name, ...]
-    """Questions that did neither."""
+    """Questions used for neither."""
 
 
 @dataclass(frozen=True)
 class ServedTerms:
-    """What the rule does on some calibration questions."""
+    """What the rule does on a sample of calibration questions."""
 
     stop: tuple[float, ...]
-    """Where it would have stopped; -1 for nowhere."""
+    """Thinking tokens at the stop, or the number of a ladder's reply served; -1 for neither."""
     prompt_tokens: tuple[float, ...]
-    """Tokens of its prompt."""
+    """Prompt tokens of each question."""
     first_logprob: tuple[float, ...] | None = None
-    """Mean log-probability of its first forced answer, of those that have one."""
+    """Mean log-probability of each first forced answer; questions without one are left out."""
 
 
-# --- Held to each other ---------------------------------------------------------------------------
+# --- Checks ---------------------------------------------------------------------------------------
 
 
 def check_split(split: SplitTerms, certificate: CertificateTerms | None) -> None:
-    """Hold a split to itself, and to what a certificate counts.
+    """Check a split, and that it names at least the questions that the certificate counts.
 
-    Names are those of questions and of groups, so that there may be more than were counted.
+    It names questions and groups, so it may name more than were counted.
 
     Raises
     ------
     PolicyError
-        A question stands twice in a part, or in calibration and in another; or the certificate
-        counts more questions than the file names.
+        A question appears twice in a part, or in calibration and another part; or the certificate
+        counts more questions than the split names.
     """
     parts = {name: set(getattr(split, name)) for name in ("fit", "calibration", "test")}
     for name, ids in parts.items():
@@ -166,33 +166,33 @@ def check_split(split: SplitTerms, certificate: CertificateTerms | None) -> None
         expect(len(ids) == size, f"split.{name}", "each question once", f"{len(ids)} of {size}")
     calibration = parts["calibration"]
     for name in ("fit", "test"):  # a transfer's fit part names what its source has seen
-        both = len(calibration & parts[name])
-        expect(not both, "split.calibration", f"no question of split.{name}", f"{both} of them")
+        shared = len(calibration & parts[name])
+        expect(not shared, "split.calibration", f"no question of split.{name}", f"{shared} of them")
     if certificate is not None:
         most = f"at most as many as split.calibration names ({len(calibration)})"
-        several = enumerate(certificate.guarantees or ())
-        counts = {"n": certificate.n} | {f"guarantees[{k}].n": each.n for k, each in several}
+        guarantees = enumerate(certificate.guarantees or ())
+        counts = {"n": certificate.n} | {f"guarantees[{k}].n": limit.n for k, limit in guarantees}
         for name, n in counts.items():
             expect(n <= len(calibration), f"certificate.{name}", most, n)
 
 
 def check_expected(expected: ExpectedTerms, certificate: CertificateTerms) -> None:
-    """Hold expected figures to each other, and to a certificate that was checked.
+    """Check expected figures against each other and against a checked certificate.
 
     Raises
     ------
     PolicyError
-        A figure is outside its own interval, no count of its questions, better than the losses
-        allow, or not what the certificate counts.
+        A figure is outside its own interval, is not a count divided by its number of questions, is
+        better than the losses allow, or contradicts the certificate.
     """
-    for name, limits in _HELD_IN:
-        value, ends = getattr(expected, name), getattr(expected, limits)
+    for name, interval in _INTERVALS:
+        value, ends = getattr(expected, name), getattr(expected, interval)
         if value is not None and ends is not None:
             inside = ends[0] - _SLACK <= value <= ends[1] + _SLACK
-            expect(inside, f"expected.{name}", f"a value within expected.{limits} {ends}", value)
-    if certificate.labelled is not None:  # grades are of a part of the questions
+            expect(inside, f"expected.{name}", f"a value within expected.{interval} {ends}", value)
+    if certificate.labelled is not None:  # only some of the questions have grades
         if certificate.differing is not None and expected.calibration_n == certificate.n:
-            risk, counted = expected.calibration_risk, certificate.sampled_risk
+            risk, counted = expected.calibration_risk, certificate.risk
             same = math.isclose(risk, counted, rel_tol=_SLACK, abs_tol=_SLACK / certificate.n)
             expect(same, "expected.calibration_risk", f"that of the labels ({counted:g})", risk)
         return
@@ -205,7 +205,7 @@ def check_expected(expected: ExpectedTerms, certificate: CertificateTerms) -> No
         same = math.isclose(risk, losses / n, rel_tol=_SLACK, abs_tol=_SLACK / n)
         expect(same, "expected.calibration_risk", f"certificate.losses / n ({losses} / {n})", risk)
     if expected.test_n is not None:
-        # That of a drop follows from two counts, which are not in the file.
+        # The risk of a drop depends on two counts, which the file does not hold.
         shares = ("test_risk",) if LOSSES[certificate.loss].is_binary else ()
         for name in (*shares, "test_accuracy"):
             share, ends = getattr(expected, name), getattr(expected, f"{name}_ci95")
@@ -215,7 +215,7 @@ def check_expected(expected: ExpectedTerms, certificate: CertificateTerms) -> No
 
 
 def _check_shares(expected: ExpectedTerms, part: str, loss: str, traces: int = 1) -> None:
-    """Shares of n replies are counts of them, and together what one set of replies can give."""
+    """Check that shares are counts out of n replies, and can occur together."""
     n = getattr(expected, f"{part}_n")
     n = None if n is None else n * traces
     names = [f"{part}_{name}" for name in ("risk", "accuracy", "full_accuracy")]
@@ -227,7 +227,7 @@ def _check_shares(expected: ExpectedTerms, part: str, loss: str, traces: int = 1
     if loss != LOST.name or risk is None:
         return
     if accuracy is not None:
-        # What stopping loses is wrong: the rest may be right, whatever full thinking says.
+        # Replies that stopping lost are wrong; all others may be right.
         most = f"at most 1 - {part}_risk ({1 - risk:g})"
         expect(accuracy <= 1 - risk + _SLACK, f"expected.{part}_accuracy", most, accuracy)
     if full is not None:
@@ -239,7 +239,7 @@ def _check_shares(expected: ExpectedTerms, part: str, loss: str, traces: int = 1
 
 
 def _check_interval(name: str, count: int, n: int, ends: tuple[float, float]) -> None:
-    """Hold an exact 95 % interval of a share to its count."""
+    """Check that an interval is the exact 95 % interval of a count."""
     low, high = ends
     below = low if count == 0 else 1 - binomial_tail(count - 1, n, low) - _TAIL
     above = 1 - high if count == n else binomial_tail(count, n, high) - _TAIL

@@ -1,8 +1,8 @@
-"""Policy files as bytes: one JSON text, read with distrust and written so that people can compare.
+"""Policy files as bytes: one JSON text, read without trusting it, and written to be diffed.
 
-``policy.json`` is the text; ``policy.joblib`` is the same text as the one string of a pickle, which
-`joblib.load` gives back anywhere.  Nothing is unpickled here.  Sizes are checked before anything of
-that size is built.  Knows the first two fields of a policy, its schema and its digest.
+``policy.json`` is the text; ``policy.joblib`` is a pickle of that one string, which `joblib.load`
+reads anywhere.  Nothing is unpickled here, and sizes are checked before anything large is built.
+Of the fields, only ``schema`` and ``digest`` matter here.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ POLICY_SCHEMA = 3
 """Version of a policy's fields; a change of their meaning raises it."""
 
 MAX_BYTES = 8 * 2**20
-"""Largest policy file read; one with hashed ids of 50,000 questions stays below it."""
+"""Largest policy file read: room for the hashed ids of 50,000 questions."""
 MAX_ELEMENTS = 250_000
 """Most values in one policy."""
 MAX_CONTAINERS = 50_000
-"""Most lists and dicts among them; each takes as much memory as ten numbers."""
+"""Most lists and dicts among them; each takes the memory of ten numbers."""
 MAX_TEXT = 2**20
 """Most bytes of one string."""
 _MAX_WIDE = 2 * 2**20
-"""Most bytes of all strings with escapes: for one wide letter Python stores four bytes a letter."""
+"""Most bytes of all strings with escapes: one wide character makes Python store four bytes each."""
 
 NO_DIGEST = "0" * 64
-"""Stands in a policy until it has one."""
+"""Placeholder for a digest that is not computed yet."""
 _LINE = 100
-"""Letters of a line; what fits one is written on one."""
+"""Width of a line: values that fit are written on one."""
 
 
 # --- Reading --------------------------------------------------------------------------------------
@@ -59,19 +59,19 @@ def read_bytes(path: Path, *, what: str = "policy", most: int = MAX_BYTES) -> by
         No such file, not a regular file, too large, or unreadable.
     """
     try:
-        # Without O_NONBLOCK a named pipe would make the open wait for ever.
+        # Without O_NONBLOCK, opening a named pipe would wait forever.
         flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
         handle = os.open(path, flags)
         try:
-            found = os.fstat(handle)
-            if not stat.S_ISREG(found.st_mode):
+            status = os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode):
                 raise PolicyError(f"a {what} must be a regular file")
-            if found.st_size > most:
+            if status.st_size > most:
                 raise PolicyError(
-                    f"a {what} has at most {most} bytes, this file has {found.st_size}"
+                    f"a {what} has at most {most} bytes, this file has {status.st_size}"
                 )
             with open(handle, "rb", closefd=False) as file:
-                return file.read(found.st_size)  # one that grows meanwhile is read cut off
+                return file.read(status.st_size)  # a file that grows meanwhile is read truncated
         finally:
             os.close(handle)
     except FileNotFoundError as error:
@@ -88,8 +88,8 @@ def decode(data: bytes) -> dict[str, Any]:
     Raises
     ------
     PolicyError
-        Compressed, damaged, of another schema or form, changed after it was written, or too large
-        or too deep to be read in little memory.
+        Compressed, damaged, of another schema or format, changed after it was written, or too large
+        or too deeply nested to be read in little memory.
     """
     text = _text_of(data)
     head = _HEAD.match(text)
@@ -118,7 +118,7 @@ _HEAD = re.compile(
 
 
 def _text_of(data: bytes) -> memoryview:
-    """The JSON text of a file, of either form; only a pickle of one string is one."""
+    """The JSON text of a file in either format; the only pickle accepted is that of one string."""
     view = memoryview(data)
     if data[:1] != b"\x80":
         return view
@@ -158,11 +158,11 @@ def _digest(before: bytes | memoryview, after: bytes | memoryview) -> str:
 
 
 def _parsed(view: memoryview) -> dict[str, Any]:
-    """Read a text whose digest is right; its size in memory is limited before it is built."""
-    text = str(view, "latin-1")  # as few bytes as the file has
+    """Parse a text whose digest is right, after checking that the values fit into memory."""
+    text = str(view, "latin-1")  # one byte per character
     if not text.isascii():
         raise PolicyError("a policy is written in ASCII, with escapes")
-    # Upper limits on the values, taken before any is made.
+    # Upper limits on the number of values, before any is built.
     containers = text.count("[") + text.count("{")
     if containers > MAX_CONTAINERS:
         raise PolicyError(f"a policy holds at most {MAX_CONTAINERS} lists and dicts, this one more")
@@ -171,12 +171,12 @@ def _parsed(view: memoryview) -> dict[str, Any]:
     _check_strings(text)
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        made = dict(pairs)
-        if len(made) < len(pairs):
+        entries = dict(pairs)
+        if len(entries) < len(pairs):
             keys = [key for key, _ in pairs]
             twice = next(key for key in keys if keys.count(key) > 1)
             raise PolicyError(f"key {short_repr(twice)} appears twice")
-        return made
+        return entries
 
     def refuse(constant: str) -> None:
         raise PolicyError(f"numbers must be finite, got {constant}")
@@ -185,9 +185,9 @@ def _parsed(view: memoryview) -> dict[str, Any]:
         content = json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
     except RecursionError as error:
         raise PolicyError("lists and dicts are nested too deep for a policy") from error
-    except ValueError as error:  # bad JSON, integers of thousands of digits
+    except ValueError as error:  # bad JSON, or integers of thousands of digits
         raise PolicyError(f"damaged JSON: {short_repr(str(error))}") from error
-    assert type(content) is dict  # it begins as one
+    assert type(content) is dict  # the text begins with "{"
     return content
 
 
@@ -195,7 +195,7 @@ _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 
 
 def _check_strings(text: str) -> None:
-    """Limit strings; without an escape none takes more memory than it does in the file."""
+    """Limit strings; one without escapes takes no more memory than in the file."""
     if len(text) <= MAX_TEXT:
         return
     wide = 0
@@ -215,10 +215,10 @@ def _check_strings(text: str) -> None:
 
 
 def sealed(content: Mapping[str, Any]) -> tuple[str, str]:
-    """The JSON text of a policy with its digest in it, and the digest.
+    """Return a policy's JSON text with its digest, and the digest.
 
-    The digest is SHA-256 over the text with 64 zeros in its place.  It detects damage; it is no
-    signature.  Python's own numbers and `json` make the text; readers never have to make it again.
+    The digest is SHA-256 over the text with 64 zeros in its place.  It detects damage but is no
+    signature.  A reader never has to write the text again, so any JSON writer will do.
     """
     first = {"schema": POLICY_SCHEMA, "digest": NO_DIGEST}
     rest = {key: value for key, value in content.items() if key not in first}
@@ -229,7 +229,7 @@ def sealed(content: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _written(value: Any, indent: int) -> str:
-    """JSON of a value: on one line where it fits one, else an entry a line."""
+    """JSON of a value: on one line if it fits, otherwise one entry per line."""
     if isinstance(value, dict):
         ends = "{}"
         parts = [f"{json.dumps(key)}: {_written(item, indent + 1)}" for key, item in value.items()]
@@ -246,7 +246,7 @@ def _written(value: Any, indent: int) -> str:
 
 
 def encode_policy(text: str, format: Format) -> bytes:
-    """The bytes of a policy file: the text, or an uncompressed pickle of it."""
+    """Bytes of a policy file: the text, or an uncompressed pickle of it."""
     if format == "json":
         return text.encode("ascii")
     if format != "joblib":
@@ -254,5 +254,5 @@ def encode_policy(text: str, format: Format) -> bytes:
     import joblib
 
     buffer = io.BytesIO()
-    joblib.dump(text, buffer, compress=0, protocol=4)  # pinned: every Python writes the same bytes
+    joblib.dump(text, buffer, compress=0, protocol=4)  # pinned, so every Python writes the same
     return buffer.getvalue()

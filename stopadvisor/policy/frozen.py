@@ -1,9 +1,9 @@
-"""The frozen policy: build it, save it, load it with distrust, check what it is bound to.
+"""The frozen policy: build it, save it, load it without trusting it, check its model and engine.
 
-Use policies through this module.  Loading trusts nothing: size, form, schema, digest, fields, what
-holds between them, and golden decisions are checked in this order; a file that fails is refused
-with one line that names it.  Loading and stepping need the standard library and numpy alone; a
-required signature comes first, and takes the extra ``sign``.
+Use policies through this module.  Loading checks size, format, schema, digest, fields, consistency
+and golden decisions, in this order; a bad file is refused in one line that names it.  Loading and
+stepping need only the standard library and numpy.  A required signature is checked first, and needs
+the extra ``sign``.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ __all__ = [
 
 
 _HASHED = {"tokenizer_sha256": "tokenizer", "template_sha256": "chat template"}
-"""What of a model is bound by its hash, and what it is called in messages."""
+"""Hashes that bind a policy to a model, with their names in messages."""
 _ENGINE = {
     "name": "the engine",
     "version": "the engine's version",
@@ -61,28 +61,28 @@ _ENGINE = {
     "attention": "the attention implementation",
     "device": "the device",
 }
-"""What of an engine is compared, and what it is called in messages."""
+"""Properties of an engine that are compared, with their names in messages."""
 _VERIFY = "; run `stopadvisor verify` before you rely on it"
 
 
 @dataclass(frozen=True, repr=False)
 class Policy:
-    """A checked policy.  Made by `load_policy`, or by `build_policy`.
+    """A checked policy, made by `load_policy` or `build_policy`.
 
     Raises
     ------
     PolicyError
-        The terms do not pass every check that loading makes.
+        The terms fail one of the checks that loading makes.
     """
 
     terms: PolicyTerms
-    """Everything that the file says, as one tree of frozen classes."""
+    """All fields of the file, as one tree of frozen classes."""
     signed_by: str | None = None
-    """Fingerprint of the key whose signature was required and is right; None without one."""
+    """Fingerprint of the key that signed it, if a signature was required."""
     rule: StopRule = field(init=False, compare=False)
-    """The rule as it is stepped; its `needs_…` say which figures it reads."""
+    """The rule for steppers; its `needs_…` tell which inputs it reads."""
     climb_rule: ClimbRule | None = field(init=False, compare=False)
-    """The rule as it is climbed; None for a trace's policy."""
+    """The rule for climbers; None unless the policy climbs a ladder."""
 
     def __post_init__(self) -> None:
         terms = self.terms
@@ -94,12 +94,12 @@ class Policy:
 
     @classmethod
     def of(cls, data: bytes, signed_by: str | None = None) -> Policy:
-        """The policy in the bytes of a file, or a refusal."""
+        """Read a policy from a file's bytes; raises `PolicyError` for a bad one."""
         return cls(parse(PolicyTerms, decode(data)), signed_by)
 
     @property
     def content(self) -> dict[str, Any]:
-        """The terms as JSON values: a copy, made at each call."""
+        """The terms as JSON values; a new copy at each call."""
         return dict(plain(self.terms))
 
     @property
@@ -109,27 +109,27 @@ class Policy:
 
     @property
     def family(self) -> str | None:
-        """Which score decides; None for ``full-budget``."""
+        """The score that decides; None for ``full-budget``."""
         return self.terms.family
 
     @property
     def budgets(self) -> tuple[int, ...]:
-        """Thinking tokens at which to probe; empty where the trigger is no grid."""
+        """Thinking tokens at which to probe; empty if the trigger is not a grid."""
         return self.terms.budgets
 
     @property
     def ladder(self) -> tuple[Rung, ...]:
-        """The rung of each reply of the ladder, the reference last; empty for a trace's policy."""
+        """The rung of each reply of the ladder, the reference last; empty without a ladder."""
         return () if self.climb_rule is None else self.climb_rule.rungs
 
     @property
     def trigger(self) -> Trigger:
-        """Where to probe; of a ``full-budget`` policy nowhere."""
+        """Where to probe; without any position for ``full-budget``."""
         return self.rule.trigger
 
     @property
     def needs_markers(self) -> bool:
-        """Whether the rule reads how many markers the thinking holds."""
+        """Whether the rule reads the number of markers in the thinking."""
         return self.rule.needs_markers
 
     @property
@@ -139,41 +139,40 @@ class Policy:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over the text: names the policy in logs."""
+        """SHA-256 over the text; names the policy in logs."""
         return self.terms.digest
 
     @property
     def reads_logprobs(self) -> bool:
-        """Whether the rule reads log-probability or entropy, and not answers alone."""
+        """Whether the rule reads log-probability or entropy, not only answers."""
         return self.terms.reads_logprobs
 
     def __repr__(self) -> str:
         return f"Policy(kind={self.kind!r}, family={self.family!r}, digest={self.digest[:8]!r})"
 
     def start(self, task: str | None = None) -> Stepper:
-        """Give a stepper for one question.
+        """Return a stepper for one question.
 
-        The question's `task` is needed where the policy's own is ``mixed`` and raw answers are
-        observed.
+        `task` is required if the policy's own is ``mixed`` and raw answers are observed.
 
         Raises
         ------
         PolicyError
-            Another task than the policy's, or a policy that climbs a ladder.
+            The task is not the policy's, or the policy climbs a ladder.
         """
         if self.climb_rule is not None:
             raise PolicyError("the policy climbs a ladder and stops no trace: climb() follows it")
         return Stepper(self.rule, task)
 
     def climb(self, task: str | None = None, *, reference_alone: bool = False) -> Climber:
-        """Give a climber for one question of a policy that climbs a ladder; as `start`.
+        """Return a climber for one question, if the policy climbs a ladder.
 
         With `reference_alone` it asks for the reference at once, as if nothing were certified.
 
         Raises
         ------
         PolicyError
-            Another task than the policy's, or a policy that stops a trace.
+            The task is not the policy's, or the policy stops traces.
         """
         rule = self.climb_rule
         if rule is None:
@@ -192,28 +191,28 @@ class Policy:
         sampling: Mapping[str, Any] | None = None,
         answer_cap: int | None = None,
     ) -> list[str]:
-        """Compare the policy with the engine and the plan that it is about to serve under.
+        """Compare the policy with the engine and plan that it is about to serve with.
 
         Parameters
         ----------
         identity : mapping
-            ``Engine.identity()``, or the same from a run's manifest.
+            ``Engine.identity()``, also found in a run's manifest.
         entropy_source : str
             ``full``, ``top-k:K`` or ``none``.
         cue, cap, max_think, prompt_template, sampling, answer_cap : optional
-            Of the plan; what is None is not compared.
+            Settings of the plan; None is not compared.
 
         Returns
         -------
         list of str
-            Remarks: differences under which the policy may serve, but should pass ``verify``
-            first, because its certificate does not cover them.
+            Remarks: differences that the certificate does not cover.  The policy may serve, but
+            should pass ``verify`` first.
 
         Raises
         ------
         PolicyError
-            Another model, tokenizer, chat template, closer, cue, answer cap, thinking cap, prompt
-            template, sampling or entropy source: the policy promises nothing under these.  The
+            The model, tokenizer, chat template, closer, cue, answer cap, thinking cap, prompt
+            template, sampling or entropy source differs, so the certificate means nothing.  The
             entropy source matters only to a rule that reads log-probability or entropy.
         """
         terms = self.terms
@@ -232,7 +231,7 @@ class Policy:
             )
         else:
             remarks += _check_model(model, here["model"])
-        if probe is not None and terms.kind == "stop":  # full budget asks nothing, however it would
+        if probe is not None and terms.kind == "stop":  # full budget never probes
             _check_closer(probe.closer, identity.get("think_close"))
             if cue is not None:
                 _must_agree("answer cue", plan_cue(probe.cue.text, is_open=probe.open_cue), cue)
@@ -252,7 +251,10 @@ class Policy:
             _must_agree("chat_template_kwargs", terms.chat_template_kwargs, kwargs)
         for key, name in _ENGINE.items() if engine is not None else ():
             expected, found = getattr(engine, key), here["engine"][key]
-            if found not in (_versions(expected) if key == "version" else [expected]):
+            accepted = [expected]
+            if key == "version":  # a run may have been continued by another version
+                accepted += (expected or "").split(", ")
+            if found not in accepted:
                 remarks.append(
                     f"{name} is {short_repr(found)} here, was {short_repr(expected)} at "
                     f"calibration{_VERIFY}"
@@ -266,15 +268,15 @@ def build_policy(terms: PolicyTerms) -> Policy:
     Parameters
     ----------
     terms : PolicyTerms
-        ``schema``, ``golden`` and ``digest`` are made here.  Numpy values become plain ones.
+        ``schema``, ``golden`` and ``digest`` are filled in here; numpy values become plain ones.
 
     Raises
     ------
     PolicyError
-        A field is of the wrong type or range, or at odds with another.
+        A field has the wrong type or range, or contradicts another.
     """
-    made = {"schema": POLICY_SCHEMA, "golden": [], "digest": NO_DIGEST}
-    draft = parse(PolicyTerms, {**plain(terms), **made})
+    empty = {"schema": POLICY_SCHEMA, "golden": [], "digest": NO_DIGEST}
+    draft = parse(PolicyTerms, {**plain(terms), **empty})
     check_consistency(draft, golden=False)
     rule = StopRule.of(draft) if draft.ladder is None else ClimbRule.of(draft)
     text, _ = sealed({**plain(draft), "golden": make_golden(rule)})
@@ -282,14 +284,12 @@ def build_policy(terms: PolicyTerms) -> Policy:
 
 
 def save_policy(policy: Policy, path: str | os.PathLike[str], *, format: Format = "joblib") -> None:
-    """Write a policy; at any moment the path holds the old file or the whole new one.
-
-    Either format holds the same text.
+    """Write a policy atomically; both formats hold the same text.
 
     Raises
     ------
     PolicyError
-        The policy is not one that was built, or too large to be loaded again.
+        The policy was not made by `build_policy`, or is too large to be loaded again.
     OutputError
         The file cannot be written.
     """
@@ -304,22 +304,22 @@ def save_policy(policy: Policy, path: str | os.PathLike[str], *, format: Format 
         )
     try:
         same = read_bytes(target) == data
-    except PolicyError:  # none, or none that a policy could be
+    except PolicyError:  # no file there, or one that is no policy
         same = False
     replace_file(target, data)
     if not same and is_signed(target):
-        remove_file(signature_path(target))  # of what stood there
+        remove_file(signature_path(target))  # it signed the previous file
 
 
 def sign_policy(path: str | os.PathLike[str], key: PemKey, *, digest: str) -> None:
-    """Write the signature of a policy's file next to it, as ``POLICY.sig``.
+    """Sign a policy file; the signature is written next to it, as ``POLICY.sig``.
 
     Parameters
     ----------
     key : PemKey
         From `signature.signing_key`.
     digest : str
-        Of the policy that is meant: another one that has taken its place is not signed.
+        Digest of the policy to sign, in case another one has taken its place.
 
     Raises
     ------
@@ -349,14 +349,14 @@ def load_policy(
     Parameters
     ----------
     require_signature : sequence of paths, optional
-        Public keys in PEM, of which one must have signed the file: ``POLICY.sig`` lies next to it.
-        It is checked before anything in the file is looked at.
+        Public keys in PEM, one of which must have signed the file, in ``POLICY.sig`` next to it.
+        The signature is checked before anything in the file is read.
 
     Raises
     ------
     PolicyError
-        The file is refused, in one line that names it; nothing in it was executed.  Or a key
-        cannot be read.
+        The file is refused, in one line that names it, or a key cannot be read.  Nothing in the
+        file is ever executed.
     """
     file, trusted = Path(path), None
     if require_signature is not None:
@@ -373,11 +373,11 @@ def load_policy(
         raise PolicyError(f"{path}: {error}") from error
 
 
-# --- What a policy is bound to ------------------------------------------------------------------
+# --- Model and engine -----------------------------------------------------------------------------
 
 
 def policy_source(identity: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Take the fields ``model`` and ``engine`` of a policy out of ``Engine.identity()``."""
+    """The fields ``model`` and ``engine`` of a policy, from ``Engine.identity()``."""
     return {
         "model": {
             "name": identity.get("model"),
@@ -404,13 +404,13 @@ def _must_agree(name: str, expected: Any, found: Any) -> None:
 
 
 def _check_sampling(expected: SamplingTerms, here: Mapping[str, Any]) -> list[str]:
-    """Compare settings, unless thinking was recorded: nobody knows under which it was drawn."""
+    """Compare sampling settings, unless thinking was recorded: its settings are unknown."""
     recorded = (expected.recorded, here.get("recorded"))
-    there, now = ("recorded" if traces else "drawn" for traces in recorded)
     if not any(recorded):
-        for key in ("greedy", "temperature"):  # another seed is the same decoding
+        for key in ("greedy", "temperature"):  # the seed may differ
             _must_agree(f"sampling ({key})", getattr(expected, key), here.get(key))
         return []
+    there, now = ("recorded" if traces else "drawn" for traces in recorded)
     return [
         f"thinking was {now} here, {there} at calibration: nothing shows that it was sampled alike"
     ]
@@ -424,7 +424,7 @@ def _check_model(expected: ModelTerms, here: Mapping[str, Any]) -> list[str]:
         _must_agree("model", expected.name, here["name"])
     else:
         _must_agree("model revision", revision, found)
-        # A hash over the content says more than the name of the folder it lies in.
+        # A hash of the content is worth more than the name of its folder.
         if not revision.startswith("sha256:"):
             _must_agree("model", expected.name, here["name"])
         elif expected.name != here["name"]:
@@ -442,7 +442,7 @@ def _check_model(expected: ModelTerms, here: Mapping[str, Any]) -> list[str]:
 
 
 def _check_closer(expected: TokenText, here: Any) -> None:
-    """Compare ids where both sides know them: they are what the model sees."""
+    """Compare token ids if both sides know them, because they are what the model sees."""
     if here is None:
         return
     text, ids = (here.get("text"), here.get("ids")) if isinstance(here, Mapping) else (here, None)
@@ -453,15 +453,10 @@ def _check_closer(expected: TokenText, here: Any) -> None:
 
 
 def _check_stop_ids(expected: Sequence[int] | None, here: Sequence[int] | None) -> list[str]:
-    """Remark on other tokens that end an answer; a server may show fewer than a model's folder."""
+    """Remark on other end-of-answer tokens; a server may report fewer than a model's folder."""
     if expected is None or here is None or set(expected) == set(here):
         return []
     return [
         f"answers end at the tokens {short_repr(sorted(here))} here, at "
         f"{short_repr(sorted(expected))} at calibration{_VERIFY}"
     ]
-
-
-def _versions(text: str | None) -> list[str | None]:
-    """Versions of the engine that probed the calibration questions, and all of them together."""
-    return [text, *(text or "").split(", ")]

@@ -1,7 +1,4 @@
-"""Whether a run was probed where a policy probes; if not, the command that probes it so.
-
-Looks at no outcome.
-"""
+"""Check that a run was probed where a policy probes; if not, name the command that does it."""
 
 from __future__ import annotations
 
@@ -18,12 +15,12 @@ __all__ = ["check_probed"]
 
 
 def check_probed(policy: Policy, file: str, source: Source) -> None:
-    """Refuse probes that were not taken where the policy takes its own.
+    """Refuse a run that lacks probes at the policy's positions.
 
     Raises
     ------
     PolicyError
-        Budgets are missing; says how to probe at them.
+        Positions are missing; the message says how to probe them.
     """
     problem = _problem(policy, source)
     if problem is None:
@@ -50,8 +47,8 @@ def _problem(policy: Policy, source: Source) -> str | None:
     if isinstance(trigger, MarkerTrigger):
         if table.marker_positions is None:
             return f"the policy probes where a marker begins, {folder} looked for no markers"
-        found = {} if source.manifest is None else source.manifest["plan"]
-        if found and {tuple(ids) for ids in found.get("markers", ())} != set(trigger.markers):
+        plan = {} if source.manifest is None else source.manifest["plan"]
+        if plan and {tuple(ids) for ids in plan.get("markers", ())} != set(trigger.markers):
             return f"the policy probes at other markers than {folder}"
     for i, length in enumerate(table.trace_tokens.tolist()):
         row = () if table.marker_positions is None else table.marker_positions[i].tolist()

@@ -1,8 +1,4 @@
-"""Requests and replies of serving with a policy.
-
-A policy fixes prompt template, sampling, caps and cue; here they become an engine's plan and
-requests.  Knows no engine, no file and no gold answer.
-"""
+"""Requests and replies of serving with a policy, and the engine's plan for them."""
 
 from __future__ import annotations
 
@@ -24,12 +20,12 @@ __all__ = [
 ]  # fmt: skip
 
 PromptLike = str | Sequence[Mapping[str, str]] | Question
-"""A question's text, chat messages that are sent as they stand, or a line of a workload."""
+"""A question's text, chat messages to be sent as they are, or a line of a workload."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """One prompt, in the form that the policy was calibrated with."""
+    """One prompt, formatted as at calibration."""
 
     prompt: Prompt
     task: str
@@ -109,56 +105,54 @@ class Climbed:
 
 @dataclass(frozen=True)
 class Reply:
-    """What one prompt got."""
+    """The reply to one prompt, and what it cost."""
 
     text: str | None
-    """The reply as decoded: the forced answer, or the visible one; None if thinking was never
-    closed."""
+    """The forced or the visible answer, as decoded; None if thinking was never closed."""
     answer: str | None
-    """The short answer taken out of `text`; None where none can be read."""
+    """The short answer found in `text`; None if there is none."""
     stopped_at: int | None
-    """Checkpoint at which the policy stopped; None for the model's own end."""
+    """Checkpoint at which the policy stopped; None if it did not."""
     budget: int | None
-    """Thinking tokens at that checkpoint, on which the answer rests."""
+    """Thinking tokens at that checkpoint."""
     prompt_tokens: int
     think_tokens: int
-    """Thinking tokens decoded.  Of a stopped trace they include the tokens after the stop: as many
-    as the closer has, which show that the trace did not end there; at a server also the
-    rest of a request where markers decide on the next probe."""
+    """Thinking tokens decoded.  For a stopped trace this includes tokens after the stop: as many as
+    the closer has, which show that the trace did not end there; at a server also the rest of a
+    request if the next probe depends on markers."""
     probe_tokens: int
-    """Decoded by all probes of this prompt."""
+    """Tokens decoded by all probes of this prompt."""
     visible_tokens: int
-    """Decoded for the visible answer, closer and ending token included."""
+    """Tokens decoded for the visible answer, including the closer and the ending token."""
     n_probes: int
     seconds: float
-    """Wall time from the prompt's start, its prefill included, to its end."""
+    """Wall time of the prompt, including prefill."""
     finish: Literal["stopped", "stop", "length"]
     """Stopped by the policy, ended by itself, or cut at the thinking cap."""
     thinking: str
-    """The thinking as text, up to `budget` where it was stopped."""
+    """The thinking as text, up to `budget` if it was stopped."""
     climbed: Climbed | None = None
-    """Of a ladder: `probe_tokens` are then those of the replies that were climbed past."""
+    """How a ladder was climbed; `probe_tokens` then counts the replies that were not served."""
 
     @property
     def decoded_tokens(self) -> int:
-        """Everything that was decoded for this prompt."""
+        """All tokens decoded for this prompt."""
         return self.think_tokens + self.probe_tokens + self.visible_tokens
 
 
 def policy_plan(
     policy: Policy, *, answer_cap: int | None = None, at_server: bool = False
 ) -> ProbePlan:
-    """Return the plan that a policy was calibrated under, over its own checkpoints.
+    """Return the plan that a policy was calibrated with.
 
-    `answer_cap` is the policy's by default; where it names none, the usual cap applies.
-    `at_server` asks for no log-probabilities where the policy reads none: a server may not give
-    them.
+    `answer_cap` defaults to the policy's, or to the usual cap if it names none.  `at_server`
+    requests log-probabilities only if the policy reads them, because a server may not return any.
 
     Raises
     ------
     PolicyError
-        The policy comes from an archive, which records no cue, cap or sampling; its markers are
-        known by position alone; or it climbs a ladder.
+        The policy comes from an archive, which records no cue, cap or sampling; the token ids of
+        its markers are unknown; or it climbs a ladder.
     """
     terms = policy.terms
     if terms.ladder is not None:
@@ -173,21 +167,20 @@ def policy_plan(
         )
     if isinstance(policy.trigger, MarkerTrigger) and not policy.trigger.markers:
         raise PolicyError(NO_MARKER_IDS)
-    assert terms.probe is not None  # a policy that names its model says how it probes
+    assert terms.probe is not None  # a policy with a model has these
     assert terms.max_think is not None
     assert terms.sampling is not None
     source = terms.entropy_source
     if at_server and not policy.reads_logprobs:
         source = "none"
     elif source == "none":
-        source = "full"  # the model here has no other way, and the policy does not care
-    own_cap = terms.probe.answer_cap or ProbePlan.answer_cap
+        source = "full"  # a local model always computes entropy; the policy does not read it
     return ProbePlan(
         budgets=policy.budgets,
         cue=plan_cue(terms.probe.cue.text, is_open=terms.probe.open_cue),
         cap=terms.probe.cap,
         max_think=terms.max_think,
-        answer_cap=answer_cap or own_cap,
+        answer_cap=answer_cap or terms.probe.answer_cap or ProbePlan.answer_cap,
         greedy=terms.sampling.greedy,
         temperature=terms.sampling.temperature,
         entropy=source,
@@ -198,16 +191,16 @@ def policy_plan(
 def make_requests(
     prompts: Sequence[PromptLike], policy: Policy, *, task: str | None = None
 ) -> list[Request]:
-    """Make requests of prompts, as the policy was calibrated with them.
+    """Turn prompts into requests, formatted as at calibration.
 
-    Texts, and questions given as text, go through the policy's prompt template; those of a ladder
-    whose replies were recorded elsewhere, which has none, are sent as they stand.  `task` is that
-    of what is no `Question`; it is needed where the policy's is ``mixed``.
+    Texts, and questions given as text, go through the policy's prompt template; a ladder without a
+    template sends them as they are.  `task` is the task of prompts that are not a `Question`, and
+    is required if the policy's own is ``mixed``.
 
     Raises
     ------
     PolicyError
-        A task is not the policy's, or the policy is for several and none is named.
+        A task is not the policy's, or the policy covers several tasks and none is named.
     """
     own, template = policy.terms.task, policy.terms.prompt_template
     if policy.ladder and template is None:
@@ -230,9 +223,9 @@ def make_requests(
 
 
 def prompt_templates(terms: PolicyTerms) -> dict[str, str]:
-    """Text around a question, with ``{question}`` in it, for each task that the policy answers.
+    """Text around a question, containing ``{question}``, for each task that the policy answers.
 
-    Empty where questions were asked as they stand.
+    Empty if questions are sent as they are.
     """
     template: str | Mapping[str, str] | None = terms.prompt_template
     tasks = TASKS if terms.task == MIXED_TASKS else (terms.task,)
@@ -244,10 +237,7 @@ def prompt_templates(terms: PolicyTerms) -> dict[str, str]:
 
 def _question(prompt: str | Sequence[Mapping[str, str]], task: str) -> Question:
     templated = isinstance(prompt, str)
-    messages = (
-        ({"role": "user", "content": prompt},)
-        if isinstance(prompt, str)
-        else tuple(dict(message) for message in prompt)
-    )
+    chat = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    messages = tuple(dict(message) for message in chat)
     key = content_key(messages)
     return Question(key[:12], key, messages, None, task, templated=templated)

@@ -1,9 +1,8 @@
-"""The policies of a run: each under a name of its own, and a copy of the one in use.
+"""The policies of a run: each in a file of its own, and a copy of the one in use.
 
-A file, once written, is never written over by another policy, so that there is always a way back.
-Next to each policy lies the calibration it came from; next to the copy, ``calibration.json``.
-A signature goes with its file: the copy has one where the policy has, and no other.
-Knows the files and their names; whoever calls holds the lock of the folder.
+A policy never overwrites another one's file, so there is always a way back.  Next to each policy
+is its calibration; next to the copy, ``calibration.json``.  The copy is signed if its original is.
+Callers hold the folder's lock.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ __all__ = [
 
 _FORMATS = (".joblib", ".json")
 _DIGITS = 8
-"""Of the digest, in a name."""
+"""Digits of the digest in a file name."""
 
 
 def own_name(alpha: float | None, digest: str) -> str:
-    """Name of a policy without its ending: ``policy-a05-1a2b3c4d`` for alpha = 0.05."""
+    """File name of a policy without suffix: ``policy-a05-1a2b3c4d`` for alpha = 0.05."""
     if alpha is None:
         return f"policy-full-{digest[:_DIGITS]}"
     decimals = f"{alpha:.12f}".partition(".")[2].rstrip("0").ljust(2, "0")
@@ -43,40 +42,39 @@ def own_name(alpha: float | None, digest: str) -> str:
 
 
 def calibration_of(policy: Path) -> Path:
-    """Where the calibration of a policy's file stands."""
+    """Path of the calibration that belongs to a policy file."""
     return policy.with_name(f"{policy.name}.{CALIBRATION}")
 
 
 def current_policy(folder: Path) -> Path | None:
-    """The copy of the policy in use in a run's folder; None where there is none.
+    """The copy of the policy in use in a run's folder, or None.
 
-    Where both formats lie there, the one that ``calibration.json`` is about.
+    If both formats are there, the one that ``calibration.json`` names.
     """
-    found = [folder / f"policy{ending}" for ending in _FORMATS]
-    found = [file for file in found if file.exists()]
-    if len(found) > 1:
+    files = [folder / f"policy{suffix}" for suffix in _FORMATS]
+    files = [file for file in files if file.exists()]
+    if len(files) > 1:
         try:
-            chosen = Path(parse_json((folder / CALIBRATION).read_bytes())["policy"]).suffix
+            suffix = Path(parse_json((folder / CALIBRATION).read_bytes())["policy"]).suffix
         except (OSError, ValueError, KeyError, TypeError):
-            chosen = max(found, key=lambda file: file.stat().st_mtime).suffix
-        found = [file for file in found if file.suffix == chosen] or found
-    return found[0] if found else None
+            suffix = max(files, key=lambda file: file.stat().st_mtime).suffix
+        files = [file for file in files if file.suffix == suffix] or files
+    return files[0] if files else None
 
 
 def newest_policy() -> Path:
-    """The policy in use of the run under ``runs/`` whose policy was written last."""
-    found = [
-        file for folder in Path("runs").glob("*") if (file := current_policy(folder)) is not None
-    ]
-    if not found:
+    """The policy in use that was written last, among all runs under ``runs/``."""
+    folders = Path("runs").glob("*")
+    files = [file for folder in folders if (file := current_policy(folder)) is not None]
+    if not files:
         raise PolicyError(
             "no policy under runs/: run `stopadvisor calibrate` first, or name a policy's file"
         )
-    return max(found, key=lambda file: (file.stat().st_mtime_ns, str(file)))
+    return max(files, key=lambda file: (file.stat().st_mtime_ns, str(file)))
 
 
 def stops_already(folder: Path, *, format: Format) -> bool:
-    """Whether the policy in use there is a certified one."""
+    """Whether the folder's policy in use is certified."""
     file = folder / f"policy.{format}"
     try:
         return load_policy(file).kind == "stop"
@@ -87,20 +85,20 @@ def stops_already(folder: Path, *, format: Format) -> bool:
 def free_file(wanted: Path, policy: Policy, alpha: float) -> Path:
     """The requested file, or one next to it if another certified policy has that name."""
     try:
-        standing = load_policy(wanted)
+        existing = load_policy(wanted)
     except PolicyError:
         return wanted
-    if standing.kind != "stop" or standing.digest == policy.digest:
+    if existing.kind != "stop" or existing.digest == policy.digest:
         return wanted
     name = own_name(alpha, policy.digest).removeprefix("policy")
     return wanted.with_name(f"{wanted.stem}{name}{wanted.suffix}")
 
 
 def put(policy: Policy, file: Path, calibration: Mapping[str, Any], *, format: Format) -> None:
-    """Write a policy and, next to it, the calibration it came from, which names its digest.
+    """Write a policy and, next to it, its calibration, which names its digest.
 
-    The calibration is taken away first and written last: whenever this ends, none is there that
-    belongs to another policy.
+    The old calibration is removed first and the new one written last, so that an interruption never
+    leaves a calibration next to the wrong policy.
     """
     beside = calibration_of(file)
     remove_file(beside)
@@ -110,7 +108,7 @@ def put(policy: Policy, file: Path, calibration: Mapping[str, Any], *, format: F
 
 @dataclass(frozen=True)
 class Promotion:
-    """`promote --json`: which policy is in use now, and which was before."""
+    """`promote --json`: the policy in use now, and the one before."""
 
     policy: Path
     """The file that was named."""
@@ -119,26 +117,26 @@ class Promotion:
     kind: str
     """`stop` or `full-budget`."""
     alpha: float | None
-    """What it promises; null for one that never stops."""
+    """Its certified limit; null if it never stops."""
     current: Path
     """Its copy, the policy in use."""
     previous_digest: str | None
-    """Of the policy in use before; null where there was none that can be read."""
+    """Digest of the policy in use before; null if there was none, or it cannot be read."""
     previous_policy: Path | None
-    """Where that one is kept, to be promoted again; null where there was none."""
+    """Where that policy is kept, to be promoted again; null if there was none."""
     remarks: tuple[str, ...]
-    """What the reader should know."""
+    """Remarks for the reader."""
     promise: str | None = None
-    """All that it promises in words, where it is not about lost answers alone."""
+    """The whole promise in words, if it limits more than lost answers."""
 
 
 def check_promotion(original: Path) -> tuple[Policy, bytes]:
-    """Return the policy that may be promoted, and its calibration's file; writes nothing.
+    """Return a policy that may be promoted, and the bytes of its calibration; writes nothing.
 
     Raises
     ------
     PolicyError
-        The file is refused, is itself the copy in use, or no calibration lies next to it.
+        The file is refused, is itself the copy in use, or has no calibration next to it.
     """
     policy = load_policy(original)
     if original.suffix not in _FORMATS:
@@ -169,25 +167,25 @@ def check_promotion(original: Path) -> tuple[Policy, bytes]:
 
 
 def _named_in(calibration: bytes) -> str | None:
-    """Digest of the policy that a calibration is about."""
-    found = parse_json(calibration)
-    digest = found.get("digest") if isinstance(found, dict) else None
+    """Digest of the policy that a calibration belongs to."""
+    content = parse_json(calibration)
+    digest = content.get("digest") if isinstance(content, dict) else None
     return digest if isinstance(digest, str) else None
 
 
 def promote(original: Path) -> Promotion:
-    """Make a policy the one in use in its folder: ``policy.joblib`` or ``policy.json`` is its copy.
+    """Put a policy in use: copy it to ``policy.joblib`` or ``policy.json`` in its folder.
 
-    ``calibration.json`` names the digest of the policy in use.  It is taken away first and written
-    last, so that a kill in between leaves no calibration instead of another policy's; promoting
-    again then finishes.
+    ``calibration.json`` names the digest of the policy in use.  It is removed first and written
+    last, so that a kill in between leaves no calibration rather than the wrong one; promoting again
+    completes it.
 
     Raises
     ------
     PolicyError
-        As `check_promotion` does.
+        As `check_promotion`.
     OutputError
-        A file cannot be written; what stood there still does.
+        A file cannot be written; the old one is still there.
     """
     policy, calibration = check_promotion(original)
     folder = original.parent
@@ -195,7 +193,7 @@ def promote(original: Path) -> Promotion:
     before, kept_as = _keep(current)
     remove_file(folder / CALIBRATION)
     replace_file(current, original.read_bytes())
-    # Until this is done, whoever requires a signature is refused, and nobody is deceived.
+    # In between, the signature does not match: a reader that requires one is refused, not deceived.
     _copy_signature(original, current)
     replace_file(folder / CALIBRATION, calibration)
     certificate, promise = policy.terms.certificate, None
@@ -215,7 +213,7 @@ def promote(original: Path) -> Promotion:
 
 
 def _copy_signature(original: Path, copy: Path) -> None:
-    """Let a copy be signed as the original is: by the same signature, or not at all."""
+    """Give the copy the original's signature, or none if it has none."""
     signature, beside = signature_path(original), signature_path(copy)
     if is_signed(original):
         replace_file(beside, signature.read_bytes())
@@ -224,17 +222,17 @@ def _copy_signature(original: Path, copy: Path) -> None:
 
 
 def other_policies(folder: Path) -> list[str]:
-    """Names of the policies of a folder that may be promoted."""
+    """Names of the policies in a folder that may be promoted."""
     return sorted(
         file.name
-        for ending in _FORMATS
-        for file in folder.glob(f"policy-*{ending}")
+        for suffix in _FORMATS
+        for file in folder.glob(f"policy-*{suffix}")
         if calibration_of(file).exists()
     )
 
 
 def _keep(current: Path) -> tuple[Policy | None, Path | None]:
-    """See to it that a copy about to be replaced has an original; older policies have none."""
+    """Make sure that a copy about to be replaced has an original to go back to."""
     try:
         data = current.read_bytes()
     except FileNotFoundError:

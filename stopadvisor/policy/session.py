@@ -1,34 +1,32 @@
-"""Early exit for one request, without input or output.
+"""Early exit for one request, without any I/O.
 
-Whoever runs the model reports to a `Session` what was drawn and what a probe answered; the session
-says what to do next.  It holds the policy's trigger and stepper.  So every way of serving stops at
-the same tokens: a model in this process, a server over HTTP, or a replayed record.
+The code that runs the model reports drawn tokens and probe answers to a `Session`, which says what
+to do next.  So every way of serving stops at the same tokens: a model in this process, a server
+over HTTP, or a replay of recorded probes.
 
-A trace is probed only inside, never where it ends, because that is how policies are calibrated.  A
-position lies inside for certain once as many tokens were drawn after it as the closer has: had the
-thinking ended at the position, the closer would be complete by then.
+A trace is probed only inside, never at its end, because policies are calibrated that way.  A
+position is known to be inside once as many tokens follow it as the closer has: had thinking ended
+there, the closer would be complete.
 
-Where the trigger has a last position that stops everybody (`stop_at`), no score decides there: the
-forced answer is asked for only where it is the reply.
-
-Knows counts, token ids and decisions.  Does not know models, text, time, or how a probe is sent.
+At the trigger's last position (`stop_at`) every trace is stopped, whatever its score: the answer is
+forced there only if it is the reply.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from stopadvisor.ground.errors import PolicyError
-from stopadvisor.policy.stepper import Decision
+from stopadvisor.policy.stepper import Decision, Stepper
 from stopadvisor.probes.asking import OnStop
 from stopadvisor.probes.trigger import Positions, Trigger
 
-__all__ = ["AskProbe", "Ended", "Event", "Judge", "Rule", "Session", "Show", "Stop", "Think"]
+__all__ = ["AskProbe", "Ended", "Event", "Rule", "Session", "Show", "Stop", "Think"]
 
 
-# --- What a session says --------------------------------------------------------------------------
+# --- Events ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +40,9 @@ class Think:
 
 @dataclass(frozen=True, slots=True)
 class AskProbe:
-    """Force an answer after the first `position` thinking tokens, and give it to `judge`.
+    """Force an answer after the first `position` thinking tokens, and pass it to `judge`.
 
-    Thinking may go on meanwhile.
+    Thinking may continue meanwhile.
     """
 
     position: int
@@ -63,42 +61,35 @@ class Show:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The policy stops the trace; nothing follows."""
+    """The policy stops the trace; the last event."""
 
     position: int
     """Thinking tokens before the stop."""
     index: int
-    """Checkpoint at which it stopped, which is how many were judged before it."""
+    """Checkpoint of the stop, which is also the number of checkpoints before it."""
     reply: OnStop
-    """What is served: the forced answer that was just judged, or a visible answer written after
-    the closed thinking."""
+    """What to serve: the forced answer that was just judged, or a visible answer written after the
+    closed thinking."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The policy did not stop the trace; nothing follows, and the model's own answer is served."""
+    """The trace ended without a stop, and the model's own answer is served; the last event."""
 
     thinking: int
     """Thinking tokens of the whole trace."""
     cut: bool
-    """Thinking was cut at a cap; otherwise the model closed it."""
+    """Whether thinking was cut at a cap; otherwise the model closed it."""
 
 
 Event = Think | AskProbe | Show | Stop | Ended
 
 
-# --- What a session needs of a policy -------------------------------------------------------------
-
-
-class Judge(Protocol):
-    """Decides on one trace's forced answers in order, as `stepper.Stepper` does."""
-
-    def observe(self, *args: Any, **kwargs: Any) -> Decision:
-        """Decide on the forced answer at the next checkpoint."""
+# --- The session ----------------------------------------------------------------------------------
 
 
 class Rule(Protocol):
-    """Where to probe, and who judges the answers; a `Policy` is one."""
+    """The part of a `Policy` that a session needs."""
 
     @property
     def trigger(self) -> Trigger:
@@ -106,20 +97,17 @@ class Rule(Protocol):
 
     @property
     def needs_markers(self) -> bool:
-        """Whether it reads how many markers the thinking holds."""
+        """Whether it reads the number of markers in the thinking."""
 
-    def start(self, task: str | None = None) -> Judge:
-        """Begin a question."""
-
-
-# --- The session ----------------------------------------------------------------------------------
+    def start(self, task: str | None = None) -> Stepper:
+        """Return a stepper for one question."""
 
 
 class Session:
-    """One request on its way, from its first thinking token to its stop or end.
+    """One request, from its first thinking token to its stop or end.
 
     Report what was drawn (`receive`, and `end` once thinking is over), then call `next_event` and
-    do what it says.  Not shared between requests or threads.
+    do what it says.  Not to be shared between requests or threads.
 
     Parameters
     ----------
@@ -130,13 +118,12 @@ class Session:
     on_stop : {"probe", "answer"}
         What a stopped request is served; `Stop.reply` repeats it.
     task : str, optional
-        The question's task; needed where the policy's own is ``mixed``.
+        The question's task; required if the policy's own is ``mixed``.
     streams : bool
-        Give `Show` events too, for callers that show thinking while it comes.
+        Also return `Show` events, for callers that show thinking while it is drawn.
     at_once : int
-        Where ids decide on positions, every token may bring one, and `Think` would ask for one
-        after the other.  `Think` then asks for this many, but for none after `stop_at`.  Raise it
-        where a request is expensive; tokens past a stop are wasted.
+        Tokens to ask for per `Think` when a marker may fire at any token; never beyond `stop_at`.
+        Raise it where a request is expensive; tokens past a stop are wasted.
 
     Examples
     --------
@@ -183,29 +170,29 @@ class Session:
         """Thinking tokens of the whole trace; None while it thinks."""
         self._cut = False
         self._fed = 0  # tokens known to be thinking, which the trigger has read
-        self._ids: list[int] | None = None  # drawn, and not fed yet
+        self._ids: list[int] | None = None  # drawn but not fed yet
         self._shown = 0
         self._asked: AskProbe | Stop | None = None
-        """What the trigger's next position calls for, until it is judged or said."""
+        """The event for the trigger's next position, until it is judged or returned."""
         self._last: Stop | Ended | None = None
         self._positions: Positions | None = None
-        self._judge: Judge | None = None
+        self._stepper: Stepper | None = None
         self._stop_at: int | None = None
         if rule is not None and rule.trigger.most_probes:
-            self._positions, self._judge = rule.trigger.start(), rule.start(task)
+            self._positions, self._stepper = rule.trigger.start(), rule.start(task)
             self._stop_at = rule.trigger.stop_at
             if rule.trigger.needs_ids:
                 self._ids = []
 
     @property
     def needs_ids(self) -> bool:
-        """Whether `receive` needs the tokens' ids; otherwise their number is enough."""
+        """Whether `receive` needs token ids; otherwise their number is enough."""
         return self._ids is not None
 
     def receive(self, ids: Sequence[int] | int) -> None:
-        """Report what was drawn next: ids, or only their number where ids are not needed.
+        """Report the tokens drawn next: ids, or just their number if ids are not needed.
 
-        What comes after the end of thinking may be reported or not; it changes nothing.
+        Tokens after the end of thinking may be reported too; they change nothing.
         """
         if self._ids is not None and self.thinking is None:
             if isinstance(ids, int):
@@ -218,13 +205,13 @@ class Session:
 
         Call it right after the `receive` whose tokens show the end, before `next_event`.
 
-        `thinking` counts its tokens, closer left out; it was `cut` where it reached its cap,
-        otherwise the model closed it.
+        `thinking` counts its tokens without the closer; `cut` says that it reached its cap, rather
+        than being closed by the model.
 
         Raises
         ------
         PolicyError
-            The end was reported before, or `thinking` is more than was drawn or less than is known.
+            The end was reported before, or `thinking` contradicts the tokens reported so far.
         """
         if self.thinking is not None:
             raise PolicyError(f"thinking has ended at {self.thinking} tokens already")
@@ -251,13 +238,13 @@ class Session:
         Raises
         ------
         PolicyError
-            No answer was asked for, or the stepper refuses this one; it may be judged again where
-            its entropy was not known well enough.
+            No answer was asked for, or the stepper refuses this one.  If its entropy was too
+            imprecise, it may be judged again.
         """
         asked = self._asked
-        if not isinstance(asked, AskProbe) or self._judge is None or self._positions is None:
+        if not isinstance(asked, AskProbe) or self._stepper is None or self._positions is None:
             raise PolicyError("no forced answer was asked for")
-        decision = self._judge.observe(
+        decision = self._stepper.observe(
             think_tokens=asked.position,
             answer=answer,
             mean_logprob=mean_logprob,
@@ -277,26 +264,26 @@ class Session:
         return decision
 
     def give_up_probing(self) -> None:
-        """Probe no more and think to the end, because a probe failed.
+        """Stop probing and think to the end, because a probe failed.
 
-        Later checkpoints are left out too: they would be judged without the answer that is missing,
-        as none was at calibration.
+        Later checkpoints are skipped too: the rule would judge them without the missing answer,
+        which never happened at calibration.
         """
         self._asked = self._positions = None
 
     def next_event(self) -> Event:
-        """Say what to do next; without new reports, the same event again (but `Show` only once)."""
+        """Return what to do next; without new reports, the same again (but each `Show` once)."""
         if self._last is not None:
             return self._last
         self._feed()
         if self._asked is None and self._positions is not None:
             position = self._positions.next()
             if position is not None and position == self._stop_at and self._on_stop == "answer":
-                self._asked = Stop(position, self.probes, "answer")  # it needs no forced one
+                self._asked = Stop(position, self.probes, "answer")  # needs no forced answer
             elif position is not None:
                 self._asked = AskProbe(position, self.probes)
         if self._streams:
-            limit = self._fed  # but for where the trace may yet be stopped
+            limit = self._fed  # unless the trace may still be stopped before
             if self._asked is not None:
                 limit = min(limit, self._asked.position)
             elif self._positions is not None and self._positions.earliest is not None:
@@ -314,7 +301,7 @@ class Session:
         return Think(self._until())
 
     def _until(self) -> int | None:
-        """Give how many tokens to draw in all; None for all that come."""
+        """Total number of tokens to draw; None for all of them."""
         wanted = None if self._positions is None else self._positions.wanted
         if wanted is None:
             return None
@@ -326,10 +313,10 @@ class Session:
         return until
 
     def _feed(self) -> None:
-        """Hand the trigger the tokens that are known to be thinking by now."""
+        """Feed the trigger the tokens that are known to be thinking by now."""
         known = self.thinking
         if known is None:
-            # Token n is thinking if no closer is complete that begins at or before it.
+            # A closer that begins at or before such a token would be complete by now.
             known = max(0, self.drawn - self._closer_tokens + 1)
         new = known - self._fed
         self._fed = known

@@ -1,7 +1,4 @@
-"""What a policy says of itself: its certificate and what to expect of it, typed and in words.
-
-Takes the terms of a policy that was loaded or built; checks nothing that the loader has not.
-"""
+"""A loaded policy for people: its certificate, expected effect and settings, typed and in words."""
 
 from __future__ import annotations
 
@@ -42,14 +39,14 @@ Expected = ExpectedTerms
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate(CertificateTerms):
-    """What was shown about one frozen policy."""
+    """A policy's certificate, with its claim in words."""
 
     claim: str
     """The certificate in one sentence."""
 
 
 def certificate_of(terms: PolicyTerms) -> Certificate | None:
-    """The certificate of a policy with its claim in words; None of one that never stops."""
+    """A policy's certificate with its claim in words; None if it never stops."""
     if terms.certificate is None:
         return None
     words = claim(terms.certificate, climbs=terms.ladder is not None)
@@ -57,7 +54,7 @@ def certificate_of(terms: PolicyTerms) -> Certificate | None:
 
 
 def where_of(terms: PolicyTerms) -> str | None:
-    """Where a policy asks, in words; None for one that never stops."""
+    """Describe where a policy probes; None if it never stops."""
     if terms.kind != "stop" or terms.decision_threshold is None:
         return None
     if terms.family == FIXED_BUDGET:
@@ -87,12 +84,12 @@ _COUNTED_TWICE = {
 
 
 def promised(alpha: float) -> str:
-    """A limit as a percentage, as it was asked for."""
+    """A limit as a percentage, with the digits that the user gave."""
     return f"{100 * alpha:.10g}%"
 
 
 class Promised(Protocol):
-    """What is promised of one loss."""
+    """The limit of one loss."""
 
     @property
     def loss(self) -> str: ...
@@ -103,19 +100,20 @@ class Promised(Protocol):
 
 
 def promise_of(limits: Iterable[Promised]) -> str:
-    """What each loss is limited to."""
+    """Describe the limit of each loss."""
     return "; ".join(
-        _of(each.category) + _PROMISED[each.loss].format(promised(each.alpha)) for each in limits
+        _of(limit.category) + _PROMISED[limit.loss].format(promised(limit.alpha))
+        for limit in limits
     )
 
 
 def says_lost(certificate: CertificateTerms) -> bool:
-    """Whether it is about lost answers and nothing else."""
+    """Whether the certificate limits lost answers and nothing else."""
     return certificate.loss == LOST.name and certificate.guarantees is None
 
 
 def counted(certificate: CertificateTerms, whom: str = "calibration questions") -> str:
-    """What was counted of each loss."""
+    """Describe the losses that were counted for each limit."""
     if certificate.labelled is not None:
         lost, n = certificate.losses, certificate.n
         differing, planned = certificate.differing, certificate.planned_labels
@@ -124,9 +122,9 @@ def counted(certificate: CertificateTerms, whom: str = "calibration questions") 
         labels = min(differing, planned)
         return f"{lost} of {labels} labelled of {differing} that differ among {n} {whom}"
     return "; ".join(
-        _of(each.category)
-        + counts(each.loss, each.n, each.lost, each.gained, each.both, each.one, whom)
-        for each in certificate.limits
+        _of(limit.category)
+        + counts(limit.loss, limit.n, limit.lost, limit.gained, limit.both, limit.one, whom)
+        for limit in certificate.limits
     )
 
 
@@ -139,7 +137,7 @@ def counts(
     one: int | None = None,
     whom: str = "",
 ) -> str:
-    """What was counted of one loss."""
+    """Describe the counts of one loss."""
     words = (_COUNTED if both is None else _COUNTED_TWICE)[loss]
     whom = whom and f" {whom}"
     return words.format(lost=lost, n=n, gained=gained, both=both, one=one, whom=whom)
@@ -149,10 +147,10 @@ def _of(category: str | None) -> str:
     return "" if category is None else f"category {category}: "
 
 
-# --- All of it, as `stopadvisor inspect` shows it -------------------------------------------------
+# --- `stopadvisor inspect` ------------------------------------------------------------------------
 
-_SHOWN_BY_VLLM = 20
-"""Log-probabilities that vLLM shows where its `--max-logprobs` says no other number."""
+_VLLM_LOGPROBS = 20
+"""vLLM's default for `--max-logprobs`."""
 
 
 @dataclass(frozen=True)
@@ -160,13 +158,13 @@ class Feature:
     """A feature of a learned rule."""
 
     name: str
-    """Of the feature."""
+    """Name of the feature."""
     coef: float
-    """Its coefficient."""
+    """Coefficient of the scaled feature."""
     mean: float
-    """Subtracted from it first."""
+    """Subtracted from the feature."""
     scale: float
-    """By which it is divided then."""
+    """Divides what is left."""
 
 
 @dataclass(frozen=True)
@@ -174,14 +172,14 @@ class Signature:
     """The signature next to a policy."""
 
     file: str
-    """Where it is."""
+    """Path of the signature."""
     key_sha256: str | None
-    """SHA-256 of the public key (PEM) that it is right by; null where none was asked for."""
+    """SHA-256 of the public key (PEM) that verified it; null if none was given."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InspectedPolicy:
-    """A frozen policy, as people and programs read it."""
+    """A frozen policy, for people and programs to read."""
 
     policy: Path
     """The file."""
@@ -192,7 +190,7 @@ class InspectedPolicy:
     kind: Literal["stop", "full-budget"]
     """`stop` or `full-budget`."""
     family: str | None
-    """The rule; null for `full-budget`, as the next two."""
+    """Family of the rule; null for `full-budget`, like the next two."""
     threshold: float | None
     """It stops when the score reaches this."""
     decision_threshold: float | None
@@ -200,80 +198,81 @@ class InspectedPolicy:
     trigger: TriggerTerms | None
     """Where it probes; null for `full-budget`."""
     budgets: tuple[int, ...]
-    """Thinking tokens at which it probes, where that is a grid."""
+    """Thinking tokens at which it probes, if on a grid."""
     ladder: LadderTerms | None = None
-    """Only of a policy that climbs a ladder: its rungs, which replies are asked, and the path."""
+    """Rungs, replies asked for and path, if the policy climbs a ladder."""
     on_stop: Literal["probe", "answer"]
-    """The reply of a stopped question: the `probe`, or a visible `answer`."""
+    """What a stopped question gets: the `probe`'s answer, or a visible `answer`."""
     task: str
     """The kind of question that it answers."""
     prompt_template: Mapping[str, str]
-    """Text around a question, with `{question}` in it, by task; none for a policy without one."""
+    """Text around a question, containing `{question}`, by task; empty if questions are sent as they
+    are."""
     serving: str
-    """The serving regime for which it was chosen."""
+    """The serving stack for which it was chosen."""
     entropy_source: str
     """`full`, `top-k:K` or `none`."""
     max_think: int | None
     """Cap on thinking tokens."""
     model: ModelTerms | None
-    """What it is bound to; null for an archive."""
+    """The model it is bound to; null for an archive."""
     engine: EngineTerms | None
-    """What probed; another one asks for a passing `verify`."""
+    """The engine of calibration; before using another one, `verify` should pass."""
     certificate: Certificate | None
-    """What was shown."""
+    """What was certified."""
     profile: Mapping[str, ProfileShare] | None
-    """Kinds of the questions on which the rule was chosen."""
+    """Trajectory types of the questions on which the rule was chosen."""
     expected: ExpectedTerms | None
-    """What it is expected to do."""
+    """Expected risk and saving."""
     versions: Mapping[str, str | None]
-    """Of packages, by name."""
+    """Versions of the packages that built it."""
     created: str
-    """When, in ISO 8601."""
+    """Time of building, in ISO 8601."""
     digest: str
     """SHA-256 over the content."""
     n_questions: PartCounts | None
-    """Questions that made it."""
+    """Number of questions it was made from."""
     features: tuple[Feature, ...]
-    """By weight, the size of the coefficient."""
+    """Features of a learned rule, the largest coefficient first."""
     probe: ProbeTerms | None
     """What a probe appends."""
     sampling: Mapping[str, Any]
-    """`greedy`, `temperature`, `seed`; `recorded`, a SHA-256, where thinking was."""
+    """`greedy`, `temperature`, `seed`; and `recorded`, a SHA-256, if thinking was recorded."""
     normalizer: str
     """Version of the rules that compare answers."""
     grader: str
-    """What graded them: a version of the comparison with gold, or a function."""
+    """What graded answers: a version of the comparison with gold, or a function."""
     workload_sha256: str | None
-    """Of the workload that made it."""
+    """SHA-256 of the workload it was made from."""
     engine_settings: tuple[EngineSetting, ...]
-    """A fixed budget as settings of engines; empty for other rules, and where the reply is the
-    forced answer."""
+    """A fixed budget as settings of engines; empty for other rules, and if the reply is the forced
+    answer."""
     signature: Signature | None
-    """Of the file; null where there is none."""
+    """The file's signature; null if there is none."""
     serve_with: tuple[str, ...] | None = None
-    """Words that `stopadvisor serve POLICY` takes for the stack that it was chosen for."""
+    """Arguments after `stopadvisor serve POLICY` for the stack that it was chosen for."""
 
 
 def inspected(
     policy: Policy, path: Path, *, signed_by: str | None = None, model: str | None = None
 ) -> InspectedPolicy:
-    """Return what a policy that was loaded from `path` says.
+    """Describe a policy that was loaded from `path`.
 
     Parameters
     ----------
     signed_by : str, optional
-        SHA-256 of the key that its signature was checked by.
+        SHA-256 of the key that verified its signature.
     model : str, optional
-        Where its model is; by default the policy's name for it.
+        Path or name of its model; by default the name in the policy.
     """
     terms = policy.terms
     if model is None and terms.model is not None:
         model = terms.model.name
     split = terms.split
-    names = {each.name for each in fields(InspectedPolicy)} & vars(terms).keys()
-    said = {name: getattr(terms, name) for name in names}
+    names = {field.name for field in fields(InspectedPolicy)} & vars(terms).keys()
+    values = {name: getattr(terms, name) for name in names}
     columns = zip(terms.features, terms.coef, terms.mean, terms.scale, strict=True)
-    said |= {
+    values |= {
         "policy": path,
         "policy_schema": terms.schema,
         "prompt_template": prompt_templates(terms),
@@ -287,13 +286,13 @@ def inspected(
         "signature": Signature(str(signature_path(path)), signed_by) if is_signed(path) else None,
         "serve_with": server_words(terms, model),
     }
-    return InspectedPolicy(**said)
+    return InspectedPolicy(**values)
 
 
 def server_words(terms: PolicyTerms, model: str | None) -> tuple[str, ...] | None:
-    """Name the server of the stack that a policy was chosen for, as `serve` takes it.
+    """Arguments of `serve` for the stack that a policy was chosen for.
 
-    None where that is no server, and where the policy never stops or is bound to no model.
+    None if that stack is no server, or if the policy never stops or is bound to no model.
     """
     if model is None or terms.kind != "stop":
         return None
@@ -301,45 +300,45 @@ def server_words(terms: PolicyTerms, model: str | None) -> tuple[str, ...] | Non
         return ("--upstream", "http://127.0.0.1:8000/v1")
     if terms.serving != "vllm":
         return None
-    parser = "qwen3" if "qwen3" in model.lower() else "deepseek_r1"  # which reads <think>
+    parser = "qwen3" if "qwen3" in model.lower() else "deepseek_r1"  # the latter reads <think>
     words: tuple[str, ...] = ("--", model, "--reasoning-parser", parser)
     if terms.engine is not None and terms.engine.dtype is not None:
-        # By itself vLLM halves float32, and refuses the policy then.
+        # vLLM loads float32 weights in half precision by default, and would refuse the policy.
         words += ("--dtype", terms.engine.dtype)
     sampling = terms.sampling
     drawn = None if sampling is None or sampling.drawn is None else sampling.drawn.temperature
     if sampling and drawn is not None and (drawn == 0 or sampling.temperature is not None):
-        # What a model's own settings leave open, or say otherwise, vLLM would draw by its own.
+        # Otherwise vLLM would take its own default, or that of the model's generation config.
         words += ("--override-generation-config", json.dumps({"temperature": drawn}))
     if not terms.reads_logprobs:
         return words
-    kind, _, shown = terms.entropy_source.partition(":")
+    kind, _, top_k = terms.entropy_source.partition(":")
     if kind == "full":
         return (*words, "--max-logprobs", "-1")
-    return (*words, "--max-logprobs", shown) if int(shown or 0) > _SHOWN_BY_VLLM else words
+    return (*words, "--max-logprobs", top_k) if int(top_k or 0) > _VLLM_LOGPROBS else words
 
 
 @dataclass(frozen=True)
 class EngineSetting:
-    """What to tell one engine."""
+    """Settings of one engine."""
 
     engine: str
     """``vLLM``, ``SGLang`` or ``llama.cpp``."""
     server: tuple[str, ...] = ()
-    """Words of the command line that starts it."""
+    """Arguments of the server's command line."""
     request: Mapping[str, Any] = field(default_factory=dict)
     """Fields of each request."""
 
 
 def engine_settings(terms: PolicyTerms) -> tuple[EngineSetting, ...]:
-    """Give a policy's fixed budget as engine settings.
+    """A policy's fixed budget as settings of engines.
 
     Notes
     -----
-    The engine has to close the thinking with the policy's own ``probe.closer``; another text, such
-    as a message before it, was not calibrated.  Each needs to know the model's thinking markers:
-    vLLM by its reasoning parser or ``--reasoning-config``, SGLang by its reasoning parser,
-    llama.cpp by the chat template.
+    The engine has to close the thinking with the policy's own ``probe.closer``; any other text was
+    not calibrated.  Each engine needs to know the model's thinking markers: vLLM by its reasoning
+    parser or ``--reasoning-config``, SGLang by its reasoning parser, llama.cpp by the chat
+    template.
 
     References
     ----------

@@ -1,8 +1,7 @@
-"""Signatures of policy files: ECDSA with SHA-256 over the file's bytes, in a file of its own.
+"""Signatures of policy files: ECDSA with SHA-256 over the file's bytes, in ``POLICY.sig``.
 
-``POLICY.sig`` is what ``openssl dgst -sha256 -sign KEY -out POLICY.sig POLICY`` writes too.  The
-cryptography is that of the package of this name, the extra ``sign``, loaded only here and only when
-a key is.  Knows keys and bytes, and no field of a policy.
+``openssl dgst -sha256 -sign KEY -out POLICY.sig POLICY`` writes the same.  The package
+`cryptography` (extra ``sign``) is imported only here, and only if a key is used.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ _EXPECTED = "an elliptic-curve key on prime256v1, secp384r1 or secp521r1"
 
 @dataclass(frozen=True)
 class PemKey:
-    """A key that is trusted, or one that signs."""
+    """A trusted public key, or a private key to sign with."""
 
     name: str
     """Its file, for messages."""
     fingerprint: str
-    """SHA-256 of the public key's PEM text, which is that of the file as openssl writes it."""
+    """SHA-256 of the public key's PEM text, as openssl writes it."""
     public: ec.EllipticCurvePublicKey
     private: ec.EllipticCurvePrivateKey | None = None
 
@@ -49,13 +48,13 @@ def public_key(path: Path) -> PemKey:
     Raises
     ------
     PolicyError
-        The file cannot be read or is no such key, or the extra is not installed.
+        The file cannot be read or is not such a key, or the extra is not installed.
     """
     return _read(path, private=False)
 
 
 def signing_key(path: Path) -> PemKey:
-    """Read a private key in PEM, as ``openssl ecparam -genkey`` writes it; raises alike."""
+    """Read a private key in PEM, as ``openssl ecparam -genkey`` writes it; raises likewise."""
     return _read(path, private=True)
 
 
@@ -69,7 +68,7 @@ def _read(path: Path, *, private: bool) -> PemKey:
             "signatures need cryptography, which is not installed: pip install 'stopadvisor[sign]'"
         ) from error
     try:
-        with open(path, "rb") as file:  # a pipe is welcome: it may decrypt
+        with open(path, "rb") as file:  # may be a pipe from a program that decrypts
             data = file.read(_MAX_KEY + 1)
     except OSError as error:
         raise PolicyError(f"{path}: cannot read the key: {error.strerror}") from error
@@ -84,7 +83,7 @@ def _read(path: Path, *, private: bool) -> PemKey:
         public = pem.load_pem_public_key(data) if secret is None else secret.public_key()
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         found = f"not a {'private' if private else 'public'} key in PEM; expected {_EXPECTED}"
-        if isinstance(error, TypeError):  # it wants a password
+        if isinstance(error, TypeError):  # needs a password
             found = f"the key is encrypted; give it decrypted, as in <(openssl ec -in {path})"
         raise PolicyError(f"{path}: {found}") from error
     curve = public.curve.name if isinstance(public, ec.EllipticCurvePublicKey) else "no curve"
@@ -102,12 +101,12 @@ def signature_path(policy: Path) -> Path:
 
 
 def is_signed(policy: Path) -> bool:
-    """Whether there is a signature next to a file, right or wrong."""
-    return os.path.exists(signature_path(policy))  # False also where no such name is possible
+    """Whether there is a signature next to a file, valid or not."""
+    return os.path.exists(signature_path(policy))  # also False for an impossible name
 
 
 def sign(data: bytes, key: PemKey) -> bytes:
-    """Give the signature of a file's bytes by a key from `signing_key`."""
+    """Sign a file's bytes with a key from `signing_key`."""
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -116,12 +115,12 @@ def sign(data: bytes, key: PemKey) -> bytes:
 
 
 def check_signature(data: bytes, policy: Path, trusted: Sequence[PemKey]) -> PemKey:
-    """Hold bytes that were read from a file against the signature next to it; return the signer.
+    """Verify a file's bytes by the signature next to it; return the key that signed them.
 
     Raises
     ------
     PolicyError
-        No signature, or none of these bytes by one of these keys.
+        There is no signature, or none of the trusted keys made it for these bytes.
     """
     path, names = signature_path(policy), " or ".join(key.name for key in trusted)
     if not is_signed(policy):

@@ -1,7 +1,7 @@
-"""What a policy says: one tree of frozen classes, read once from the file and asked by everybody.
+"""The fields of a policy file, as one tree of frozen classes.
 
-Each field states its type and range; `fields.parse` makes the tree and refuses the rest.  What must
-hold between fields is for `consistency`, `claims` and `evidence`.  Knows no file.
+Each annotation states a field's type and range, which `fields.parse` enforces.  Checks between
+fields are in `consistency`, `claims` and `evidence`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 ]  # fmt: skip
 
 MIXED_TASKS = "mixed"
-"""`task` of a policy whose questions each bring their own."""
+"""`task` of a policy for which each question names its own."""
 MOST_GRID_POSITIONS = 1024
 _MOST_MARKERS = 1024
 _MOST_GOLDEN = 32
@@ -49,7 +49,7 @@ _LOGPROB_FAMILIES = ("confidence", "entropy", "confidence-leap", "deer", "rung-c
 
 
 def reads_logprobs(family: str | None, features: Sequence[str]) -> bool:
-    """Whether a rule reads log-probability or entropy: its probes' entropy source matters then."""
+    """Whether a rule reads log-probability or entropy, so that the entropy source matters."""
     return family in _LOGPROB_FAMILIES or not set(features).isdisjoint(LOGPROB_FEATURES)
 
 
@@ -80,12 +80,12 @@ _Arguments = Annotated[Any, Condition("a dict", lambda value: type(value) is dic
 
 @dataclass(frozen=True)
 class TokenText:
-    """A text and the token ids that stand for it."""
+    """A text and its token ids."""
 
     text: str
-    """As decoded."""
+    """The decoded text."""
     ids: tuple[TokenId, ...] | None
-    """As the model sees it; null where not recorded."""
+    """Token ids, as the model sees them; null if not recorded."""
 
 
 @dataclass(frozen=True)
@@ -95,17 +95,17 @@ class ProbeTerms:
     SPARSE: ClassVar[bool] = True
 
     closer: TokenText
-    """Closes the thinking."""
+    """The text that closes the thinking."""
     cue: TokenText
-    """Follows the closer, or the thinking, and asks for the answer."""
+    """The text after the closer that asks for the answer."""
     cap: TokenCount
     """Most tokens of a forced answer."""
     answer_cap: TokenCount | None
-    """Most tokens of a visible answer; null where it was not recorded."""
+    """Most tokens of a visible answer; null if not recorded."""
     stop_ids: tuple[TokenId, ...] | None
     """Tokens that end an answer."""
     open_cue: bool = False
-    """Whether the cue stands in the open thinking, without a closer before it."""
+    """Whether the cue is written into the open thinking, with no closer before it."""
 
 
 @dataclass(frozen=True)
@@ -113,45 +113,45 @@ class TriggerTerms:
     """Where a trace is probed."""
 
     kind: Literal["grid", "stride", "marker", "none", "ladder"]
-    """At `budgets`, every N tokens, just before a marker, or not at all: at one position
-    alone, or because whole replies are asked, those of `ladder`."""
+    """`grid`: at `budgets`; `stride`: every N tokens; `marker`: just before a marker; `none`: only
+    at `stop_at`; `ladder`: not at all, whole replies are judged instead."""
     every: TokenCount | None
     """Tokens from one position to the next."""
     first: TokenId | None
     """First position of a stride; null: `every`."""
     cap: TokenId | None
-    """No position of a stride lies beyond it."""
+    """Last possible position of a stride."""
     min_gap: TokenCount | None
-    """A marker that comes fewer tokens after the last probe is passed over."""
+    """A marker fewer tokens than this after the last probe is skipped."""
     max_probes: TokenCount | None
     """Most probes of a trace, not counting `stop_at`."""
     max_markers: TokenCount | None
-    """Only this many markers of a trace count, from its beginning, those passed over too."""
+    """Only the first markers of a trace, up to this many, count; skipped ones included."""
     markers: Annotated[tuple[tuple[TokenId, ...], ...], Most(_MOST_MARKERS)]
-    """Token ids of each marker; empty where the kind is another, and in a policy from recorded
-    answers, which cannot be served."""
+    """Token ids of each marker; empty for other kinds, and in a policy from recorded answers,
+    which cannot be served."""
     stop_at: TokenId | None
-    """Whoever still thinks here is stopped, whatever the score; null: nobody is."""
+    """Every trace that gets here is stopped, whatever its score; null: no such position."""
 
 
 @dataclass(frozen=True)
 class LadderTerms:
-    """Replies of cheaper rungs, asked one after the other, and when one is served."""
+    """Which replies of cheaper rungs to ask for, and when to serve one."""
 
     rungs: Annotated[tuple[Mapping[str, Any], ...], Most(MOST_RUNGS)]
-    """As in `ladder.toml`, in the order of climbing, the reference last.  Where a server is, and
-    its key, is not in the file."""
+    """The rungs of `ladder.toml` in the order of climbing, ending with the reference.  Addresses
+    and keys of servers are not in the file."""
     asked: Annotated[tuple[TokenId, ...], Most(MOST_RUNGS * MOST_SAMPLES)]
-    """Replies that are asked before the reference, counted from 0: a rung has `repeat` of them."""
+    """Numbers, from 0, of the replies asked for before the reference; a rung has `repeat` of
+    them."""
     path: Annotated[tuple[tuple[float, ...], ...], Most(_MOST_STEPS)]
-    """Thresholds of each step, one for each reply of `asked`; from bold to careful.
-    `decision_threshold` is the number of the step that is served, from 1."""
+    """Thresholds of each step, one per reply in `asked`, from the boldest step to the most careful.
+    `decision_threshold` is the number of the step in use, from 1."""
     on_give_up: Literal["escalate", "reply"] | None = None
-    """What is done about a reply whose score lies below the step's level of `give_up`: the
-    reference is asked next, or the reply is served, marked as given up.  Null: it is climbed past
-    as any other."""
+    """What to do when a score is below the step's `give_up` level: ask the reference next, or serve
+    the reply, marked as given up.  Null: climb on as usual."""
     give_up: tuple[float, ...] | None = None
-    """A level for each step of `path`; null with `on_give_up`."""
+    """One level for each step of `path`; null without `on_give_up`."""
 
 
 @dataclass(frozen=True)
@@ -159,14 +159,14 @@ class MarkerTerms:
     """Backtracking markers."""
 
     phrases: tuple[Name, ...]
-    """What is counted."""
+    """The phrases that are counted."""
     rule: Line
-    """How it is counted, in words."""
+    """How they are counted, in words."""
 
 
 @dataclass(frozen=True)
 class DrawnTerms:
-    """What a plan and the model's own settings made of sampling, as `engines.sampling.Sampling`."""
+    """Sampling as it was done: the plan's settings on top of the model's own."""
 
     temperature: float
     """0 takes the likeliest token."""
@@ -177,23 +177,24 @@ class DrawnTerms:
     min_p: float
     """Draw among tokens at least this likely, relative to the likeliest."""
     repetition_penalty: float
-    """Divides positive and multiplies negative logits of tokens that stand in the sequence."""
+    """Divides positive and multiplies negative logits of tokens already in the sequence."""
 
 
 @dataclass(frozen=True)
 class SamplingTerms:
-    """How thinking is drawn."""
+    """How thinking is sampled."""
 
     greedy: bool
     """Whether the likeliest token is taken."""
     temperature: Annotated[float, Condition("a number > 0", lambda value: value > 0)] | None
-    """Of the draw; null for the model's own."""
+    """Sampling temperature; null for the model's own."""
     seed: int
-    """Of the draw."""
+    """Sampling seed."""
     recorded: Sha256 | None = None
-    """Of the traces, where thinking was recorded; the other fields count for nothing then."""
+    """SHA-256 of the traces, if thinking was recorded elsewhere; the other fields then mean
+    nothing."""
     drawn: DrawnTerms | None = None
-    """What a server must draw like; null where that was not recorded."""
+    """Sampling settings that a server must reproduce; null if not recorded."""
 
 
 @dataclass(frozen=True)
@@ -201,41 +202,41 @@ class ModelTerms:
     """The model that the policy is bound to."""
 
     name: Line
-    """As it was loaded or served."""
+    """Name under which it was loaded or served."""
     revision: Line | None
     """A commit, or a hash over the files."""
     tokenizer_sha256: Line | None
-    """Over the tokenizer."""
+    """SHA-256 of the tokenizer."""
     template_sha256: Line | None
-    """Over the chat template."""
+    """SHA-256 of the chat template."""
 
 
 @dataclass(frozen=True)
 class EngineTerms:
-    """What ran the model at calibration."""
+    """The engine that ran the model at calibration."""
 
     name: Line
     """`hf` or `openai`."""
     version: Line | None
-    """Of the library or server; several, where one went on with the run of another."""
+    """Version of the library or server; several if one continued another's run."""
     dtype: Line | None
-    """Of the weights."""
+    """Data type of the weights."""
     quantization: Line | None
-    """Of the weights."""
+    """Quantisation of the weights."""
     attention: Line | None
-    """Implementation of attention."""
+    """Attention implementation."""
     device: Line | None
-    """What it ran on."""
+    """Device it ran on."""
 
 
 @dataclass(frozen=True)
 class GoldenStep:
-    """What comes in at one checkpoint."""
+    """Input of one checkpoint."""
 
     answer: str
     """A forced answer, as decoded."""
     normalized: str
-    """What it must normalise to."""
+    """Its normal form."""
     mean_logprob: float
     """Mean over the answer's tokens, in nats."""
     mean_entropy: float
@@ -245,18 +246,17 @@ class GoldenStep:
     think_tokens: TokenId
     """Thinking tokens in the prefix."""
     closed_by_itself: bool | None = None
-    """The model closed its thinking right after the answer; where the feature of this name is
-    read."""
+    """Whether the model closed its thinking right after the answer; only if a feature reads it."""
 
 
 @dataclass(frozen=True)
 class GoldenDecision:
-    """What must come out."""
+    """The decision that must follow."""
 
     stop: bool
-    """What must be decided."""
+    """Whether to stop."""
     score: float
-    """What the score must be."""
+    """The score that was compared."""
 
 
 @dataclass(frozen=True)
@@ -264,94 +264,95 @@ class GoldenExample:
     """A trajectory with its decisions."""
 
     task: Annotated[str, one_of(*TASKS)]
-    """Of this example."""
+    """Task of this example."""
     steps: tuple[GoldenStep, ...]
-    """What comes in, checkpoint by checkpoint."""
+    """Inputs, checkpoint by checkpoint."""
     decisions: tuple[GoldenDecision, ...]
-    """What must come out, one for each step."""
+    """One decision for each step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyTerms:
-    """Everything in a policy's file, in its order: what decides first, what it rests on last."""
+    """All fields of a policy file, in its order: the rule first, its evidence last."""
 
     schema: int
-    """Version of these fields; a change of their meaning raises it."""
+    """Version of these fields; raised when their meaning changes."""
     digest: Sha256
-    """Over the text with zeros in its place; finds damage, and is no signature."""
+    """SHA-256 of the text with zeros in place of the digest; detects damage, but is no
+    signature."""
     kind: Literal["stop", "full-budget"]
-    """Whether it can stop a request; `full-budget` asks no probe and thinks to the end."""
+    """Whether it can stop a request; `full-budget` never probes and thinks to the end."""
     family: Annotated[str, one_of(*FAMILIES, *RUNG_FAMILIES)] | None
-    """Which score decides; null for `full-budget`."""
+    """The score that decides; null for `full-budget`."""
     decision_threshold: float | None
     """Stop when the score reaches it."""
     threshold: float | None
-    """For people: `decision_threshold` as a probability or confidence, where it is one."""
+    """`decision_threshold` for people: as a probability or confidence, if it is one."""
     on_stop: OnStop
     """What a stopped request gets: the forced answer, or a visible one written after the closer."""
     trigger: TriggerTerms | None
     """Where to probe; null for `full-budget`."""
     ladder: LadderTerms | None = None
-    """Which replies are asked, where they are those of a ladder; nothing is asked but the reference
-    by `full-budget`."""
+    """The ladder of replies, for a policy that climbs one; `full-budget` asks only its
+    reference."""
     budgets: Annotated[tuple[TokenId, ...], Most(MOST_GRID_POSITIONS)]
     """Thinking tokens at which to probe, strictly increasing; for a trigger of kind `grid` only."""
     probe: ProbeTerms | None
-    """How an answer is forced; its texts are empty where probes came from an archive."""
+    """How an answer is forced; its texts are empty if probes came from an archive."""
     features: tuple[_Features, ...]
     """Features that a learned score reads, in the order in which its terms are added."""
     mean: tuple[float, ...]
-    """Of each feature; linear families only."""
+    """Mean of each feature; linear families only."""
     scale: tuple[Positive, ...]
-    """What each feature is divided by once its mean is subtracted; linear families only."""
+    """Divisor of each feature after its mean is subtracted; linear families only."""
     coef: tuple[float, ...]
     """Weight of each scaled feature; linear families only."""
     intercept: float | None
-    """What a learned score begins with."""
+    """Start value of a learned score."""
     markers: MarkerTerms
     """Backtracking markers, for the feature `marker_density`."""
     task: _Task
     """How answers are normalised; `mixed`: each request names its own task."""
     normalizer: Line
-    """Version of the normal form by which answers are compared."""
+    """Version of the normal form in which answers are compared."""
     grader: Line
-    """What graded the calibration questions; of a function `certificate.grader` has the hash."""
+    """What graded the calibration questions; for a function, `certificate.grader` has its hash."""
     entropy_source: Annotated[
         str, matching("full|none|top-k:[1-9][0-9]{0,6}", "'full', 'top-k:K' with K >= 1, or 'none'")
     ]
-    """Which part of the vocabulary entropies are taken over."""
+    """The part of the vocabulary that entropies are computed over."""
     prompt_template: _Template
-    """Text around a question, with `{question}` in it, or one by task; null for none."""
+    """Text around a question, containing `{question}`, or one such text per task; null for none."""
     chat_template_kwargs: _Arguments
-    """Arguments of the model's chat template; `chat_template` and its like are refused."""
+    """Arguments of the model's chat template; reserved ones such as `chat_template` are refused."""
     sampling: SamplingTerms | None
-    """How thinking is drawn; null where probes came from an archive."""
+    """How thinking is sampled; null if probes came from an archive."""
     max_think: TokenCount | None
     """Most thinking tokens of a request."""
     model: ModelTerms | None
-    """What it is bound to; null where probes came from an archive."""
+    """The model it is bound to; null if probes came from an archive."""
     engine: EngineTerms | None
-    """What ran the model; under another one the policy serves, with a remark."""
+    """The engine of calibration; under another one the policy serves with a remark."""
     certificate: CertificateTerms | None
-    """What was shown; null only for `full-budget`."""
+    """What was certified; null only for `full-budget`."""
     expected: ExpectedTerms | None
-    """Risk and saving, for reading."""
+    """Expected risk and saving, for display only."""
     serving: Literal["vllm", "kv-fork", "prefix-cache", "black-box", "ladder"]
-    """How probes are paid for in `expected`."""
+    """The serving stack whose costs `expected` assumes."""
     created: Annotated[str, Condition("a date and time in ISO 8601", _is_timestamp)]
     """When it was built."""
     versions: Mapping[str, Line | None]
-    """Of the packages that built it."""
+    """Versions of the packages that built it."""
     workload_sha256: Sha256 | None
-    """Over the workload's file."""
+    """SHA-256 of the workload file."""
     profile: Mapping[str, ProfileShare] | None
-    """Kinds of fit questions, for reading."""
+    """Trajectory types of the fit questions, for display only."""
     trees: Annotated[Any, Condition("null", lambda value: value is None)]
-    """Null: of a family that is gone."""
+    """Null; left over from a family that was removed."""
     order: tuple[float, ...]
     """Thresholds in the order in which they were to be tested, for a transfer."""
     split: SplitTerms | None
-    """Which questions made the policy, so that fresh ones can be recognised."""
+    """The questions that the policy was made from, so that fresh ones can be recognised."""
     calibration_features: tuple[tuple[float, ...], ...] | None
     """Features of some calibration questions, to compare with fresh ones."""
     served: ServedTerms | None
@@ -366,42 +367,41 @@ class PolicyTerms:
 
     @property
     def grading(self) -> dict[str, str]:
-        """What graded the calibration questions, as a run's manifest says it."""
-        found = {"normalizer": self.normalizer, "grader": self.grader}
+        """What graded the calibration questions, as in a run's manifest."""
+        versions = {"normalizer": self.normalizer, "grader": self.grader}
         function = None if self.certificate is None else self.certificate.grader
-        return found if function is None else {**found, "grader_sha256": function.sha256}
+        return versions if function is None else {**versions, "grader_sha256": function.sha256}
 
 
 # --- Where it probes ------------------------------------------------------------------------------
 
 _NOTHING: dict[str, Any] = dict.fromkeys(field.name for field in fields(TriggerTerms))
 LADDER_TRIGGER = TriggerTerms(**_NOTHING | {"kind": "ladder", "markers": ()})
-"""Field `trigger` of a policy that climbs a ladder: no trace is probed."""
+"""`trigger` of a policy that climbs a ladder: no trace is probed."""
 
 
 def trigger_terms(
     trigger: Trigger, *, family: str | None = None
 ) -> tuple[TriggerTerms, tuple[int, ...]]:
-    """Fields `trigger` and `budgets` of a policy that probes so.
+    """Fields `trigger` and `budgets` of a policy with this trigger.
 
     Parameters
     ----------
     family : str, optional
-        With ``fixed-budget`` the kind is ``none``: the trigger's last position is its only one.
+        With ``fixed-budget`` the kind is ``none``: the trigger has only its last position.
     """
     if isinstance(trigger, MarkerTrigger):
-        found = {field.name: getattr(trigger, field.name) for field in fields(trigger)}
-        return TriggerTerms(**_NOTHING | found | {"kind": "marker"}), ()
+        return TriggerTerms(**_NOTHING | vars(trigger) | {"kind": "marker"}), ()
     kind = "none" if family == "fixed-budget" else trigger.kind
-    found = {"kind": kind, "markers": (), "stop_at": trigger.stop_at}
+    named = {"kind": kind, "markers": (), "stop_at": trigger.stop_at}
     if kind == "stride":
         at = trigger.positions
-        found |= {"every": trigger.every, "first": at[0], "cap": at[-1]}
-    return TriggerTerms(**_NOTHING | found), trigger.positions if kind == "grid" else ()
+        named |= {"every": trigger.every, "first": at[0], "cap": at[-1]}
+    return TriggerTerms(**_NOTHING | named), trigger.positions if kind == "grid" else ()
 
 
 def trigger_of(terms: PolicyTerms) -> Trigger:
-    """The trigger of a checked policy; of one that stops no trace a trigger without positions."""
+    """The trigger of a checked policy; without positions for a policy that never stops a trace."""
     trigger = terms.trigger
     if trigger is None or trigger.kind == "ladder":
         return ListedTrigger(())
@@ -411,7 +411,7 @@ def trigger_of(terms: PolicyTerms) -> Trigger:
     if trigger.kind == "none" and stop_at is not None:
         return ListedTrigger((stop_at,), stop_at)
     if trigger.kind == "stride":
-        assert trigger.every is not None  # `check_trigger` saw to these
+        assert trigger.every is not None  # required by `check_trigger`, like those below
         assert trigger.cap is not None
         return stride(trigger.every, trigger.cap, trigger.first, stop_at)
     assert trigger.min_gap is not None

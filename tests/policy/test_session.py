@@ -6,6 +6,7 @@ import lzma
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from stopadvisor.certification.verification import scorer_of
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import Policy, load_policy
 from stopadvisor.policy.session import AskProbe, Ended, Session, Show, Stop, Think
-from stopadvisor.policy.stepper import Decision
+from stopadvisor.policy.stepper import Decision, Stepper
 from stopadvisor.probes.asking import OnStop
 from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger, Trigger, stride
@@ -41,8 +42,8 @@ class Scripted:
     seen: list[int] = field(default_factory=list)
     needs_markers: bool = False
 
-    def start(self, task: str | None = None) -> Scripted:
-        return self
+    def start(self, task: str | None = None) -> Stepper:
+        return cast("Stepper", self)
 
     def observe(self, *, think_tokens: int, **answer: object) -> Decision:
         self.seen.append(think_tokens)
