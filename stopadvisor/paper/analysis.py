@@ -1,6 +1,6 @@
-"""Assess a source under the paper's protocol, over all of its questions.
+"""`assess --protocol paper`: the published analysis, over all questions of a source.
 
-Every outcome is shown, so `runs.access` refuses a source with calibration questions still closed.
+It shows every outcome, so `runs.access` refuses a source with closed calibration questions.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class PaperSaving:
-    """The paper's net saving on one serving stack."""
+    """Net saving on one of the paper's serving stacks."""
 
     saving_pct: float
     """Net saving."""
@@ -69,7 +69,7 @@ class AssessedByPaper(AssessmentResult):
 
     @property
     def advised(self) -> PaperRule | None:
-        """The rule that the advice rests on; None where full thinking is advised."""
+        """The advised rule; None if full thinking is advised."""
         row = next(row for row in self.matched_risk if row.alpha == self.alpha)
         rules = (row.learned, row.scalar)
         return next((r for r in rules if r.family == self.recommendation.family), None)
@@ -130,7 +130,7 @@ def assess_paper(
 
 
 def recommend_paper(shape: Profile, row: MatchedRisk, regime: str, saving: float) -> Recommendation:
-    """Recommend by the figures of the paper's protocol; `saving` is in percent, at peak gain."""
+    """Recommend by the paper's protocol; `saving` is the learned rule's at peak gain, in %."""
     reasons = [profile_reason(shape)]
     spread = row.delta_saving_pp
     reasons.append(

@@ -1,7 +1,6 @@
 """The published figures of the paper's 18 settings, to compare your own runs with.
 
-Transcribed from its tables, each named below; a test compares every figure with the text.  Computes
-nothing.
+Transcribed from the tables named below; a test compares every figure with the text.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class PaperRow:
     model: str
     full_accuracy: float
     mean_think: float
-    """Tokens of full thinking, mean over questions."""
+    """Mean tokens of full thinking per question."""
     learned_peak: float
     scalar_peak: float
     delta_peak: float

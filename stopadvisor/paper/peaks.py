@@ -1,8 +1,7 @@
 """Peak gain: a rule's highest point above fixed budgets, under the paper's accounting.
 
-A post-hoc summary: the threshold is chosen on the very questions that measure it.  Each resample
-computes the fixed-budget frontier again, so that gains are paired with it; thresholds stay.  Knows
-no sources and certifies nothing.
+A summary after the fact: the threshold is chosen on the very questions that measure it.  Each
+resample has its own frontier of fixed budgets, while thresholds stay.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ __all__ = [
 
 
 def peak_thresholds(family: str, scores: FloatArray) -> FloatArray:
-    """Thresholds among which the paper's published scripts look for a peak, ascending.
+    """Return the thresholds over which the published scripts search for a peak, ascending.
 
-    Probabilities take the grid of its serving table, run lengths every possible length.  Other
-    scores have no common scale: theirs are evenly spaced from the lowest score to the highest.
+    Probabilities use the grid of the paper's serving table, run lengths every possible length.
+    Other scores have no common scale: their grid is even from the lowest score to the highest.
     """
     if family.startswith(("learned", "terminator")):
         start, stop, number = PAPER_OPERATING_GRID
@@ -46,7 +45,7 @@ def peak_thresholds(family: str, scores: FloatArray) -> FloatArray:
 
 
 def fixed_budgets(setting: PaperSetting, rows: IntArray | None = None) -> Frontier:
-    """Frontier of fixed budgets, in mean thinking tokens, on all questions or on `rows`.
+    """Return the frontier of fixed budgets, in mean thinking tokens, on all questions or `rows`.
 
     Its points are numbered by checkpoint.
     """
@@ -65,10 +64,10 @@ def peak(
     fixed: Frontier,
     how: Interpolation = "linear",
 ) -> Peak:
-    """The threshold with the highest gain; the first of equals.
+    """Return the threshold with the highest gain; ties go to the lowest.
 
     `scores`, `thinking` and `correct` have shape (n_questions, n_checkpoints), `thresholds`
-    (n_thresholds,); the gain is read against `fixed`, that of fixed budgets.
+    (n_thresholds,); the gain is over `fixed`, the frontier of fixed budgets.
 
     Paper, Section "Training and Metrics", Eq. for G(tau) and the peak gain.
     """
@@ -87,10 +86,9 @@ def find_peak(
     fixed: Frontier,
     how: Interpolation = "linear",
 ) -> Peak:
-    """Peak of a family, over the thresholds of the published scripts.
+    """Return the peak of a family over the thresholds of the published scripts.
 
-    `family` is one of the setting's, which is that of the table; `fixed` is its frontier of fixed
-    budgets.
+    `setting` and `fixed` are those of the table.
     """
     if family in TWO_CONDITION_FAMILIES:
         return pair_peak(family, table, setting, fixed, how)
@@ -99,7 +97,7 @@ def find_peak(
 
 
 def learned_peak(setting: PaperSetting) -> Peak:
-    """Peak gain of the learned rule over all questions.
+    """Return the peak gain of the learned rule over all questions.
 
     Paper, Appendix "Full In-Distribution Frontier Summary" (LS8 Peak Gain).
     """
@@ -109,9 +107,9 @@ def learned_peak(setting: PaperSetting) -> Peak:
 
 
 def savings_at(best: Peak, setting: PaperSetting) -> dict[str, float]:
-    """What a rule saves at its peak under each of the paper's serving regimes.
+    """Return what a rule saves at its peak under each of the paper's serving regimes.
 
-    In percent of the tokens of full thinking, every probe at its cap.
+    In percent of the tokens of full thinking, with every probe charged its cap.
 
     Paper, Section "Training and Metrics", Eq. for G(tau); Appendix "Cost and Serving Profiles".
     """
@@ -140,7 +138,7 @@ def resample_gains(
     n_resamples: int,
     rng: np.random.Generator,
 ) -> dict[str, FloatArray]:
-    """Gain of each rule in each resample; the same resamples for all rules.
+    """Return the gain of each rule in each resample; all rules share the resamples.
 
     `stops` are the checkpoints at which each rule stops each question, (n_questions,); `thinking`,
     in tokens, and `correct` have shape (n_questions, n_checkpoints), the gains (n_resamples,).

@@ -2,7 +2,7 @@
 
 Out-of-fold scores over all questions, a 40/60 split, a threshold grid per family, Hoeffding with a
 union bound, the cheapest feasible candidate, and a paired bootstrap with frozen thresholds.  It
-reproduces the paper; a deployment is decided by `assess` and `calibrate`.
+reproduces the paper; for a deployment use `assess` and `calibrate`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MOST_UNIQUE_SCORES = 500
 
 @dataclass(frozen=True)
 class PaperRule:
-    """A family and threshold chosen on calibration questions, measured on test questions."""
+    """A rule chosen on calibration questions and measured on test questions."""
 
     feasible: bool
     """Whether a threshold keeps the risk."""
@@ -54,7 +54,7 @@ class PaperRule:
     threshold: float
     """Stop when the score reaches it."""
     candidates: int
-    """Pairs of family and threshold that were tried: K of the union bound."""
+    """Number of pairs of family and threshold that were tried: K of the union bound."""
     test_risk: float
     """Share of the test questions that lose a right answer."""
     test_accuracy: float
@@ -70,14 +70,14 @@ class MatchedRisk:
     """Learned against best scalar at one risk target."""
 
     alpha: float
-    """The risk that both sides keep."""
+    """The risk target of both sides."""
     learned: PaperRule
     """The best rule that combines the signals."""
     scalar: PaperRule
     """The best rule of one signal."""
     delta_saving_pp: Interval
-    """Saving of learned minus scalar, in percentage points: as the published scripts print it, even
-    if a side is not feasible and never stops."""
+    """Saving of learned minus scalar, in percentage points.  As in the published scripts, it is
+    there even if a side is not feasible, and so never stops."""
     verdict: str
     """`learned better`, `scalar better`, `comparable` or `inconclusive`."""
 
@@ -90,7 +90,7 @@ class MatchedRisk:
 
 @dataclass(frozen=True)
 class PaperSetting:
-    """Arrays that every step of the protocol reads."""
+    """The arrays of a table that the protocol uses."""
 
     correct: BoolArray  # (n_questions, n_checkpoints)
     loss: BoolArray  # (n_questions, n_checkpoints)
@@ -100,10 +100,10 @@ class PaperSetting:
 
     @classmethod
     def build(cls, table: GradedTable) -> PaperSetting:
-        """Scores and costs of all questions; the learned score is out of fold.
+        """Compute scores and costs of all questions; the learned score is out of fold.
 
-        Full thinking is the last checkpoint, whatever the table's reference; each probe is charged
-        the paper's cap.
+        Full thinking is the last checkpoint, whatever the table's reference, and each probe is
+        charged the paper's cap.
 
         Raises CalibrationError: there are fewer than 10 questions, or labels of one class only.
         """
@@ -122,7 +122,7 @@ class PaperSetting:
 
 
 def first_stops(scores: FloatArray, threshold: float) -> IntArray:
-    """First checkpoint whose score reaches the threshold; the last one where none does.
+    """Return the first checkpoint whose score reaches the threshold, else the last one.
 
     Shape (n_questions,).
     """
@@ -132,7 +132,7 @@ def first_stops(scores: FloatArray, threshold: float) -> IntArray:
 
 
 def threshold_grid(scores: FloatArray) -> FloatArray:
-    """Candidate thresholds of one family, ascending; the last one never stops."""
+    """Return the candidate thresholds of a family, ascending; the last one never stops."""
     distinct = np.unique(scores)
     parts = [np.quantile(scores, _GRID_QUANTILES), [distinct[-1] + 1]]
     if distinct.size <= _MOST_UNIQUE_SCORES:
@@ -171,7 +171,7 @@ def _choose(
     alpha: float,
     delta: float,
 ) -> tuple[PaperRule, FloatArray]:
-    """The cheapest feasible candidate, and its tokens for each test question."""
+    """Return the cheapest feasible candidate, and its tokens for each test question."""
     k = sum(len(c.grid) for c in families)
     slack = math.sqrt(math.log(k / delta) / (2 * n_calibration))
     best: tuple[float, str, float] | None = None
@@ -207,7 +207,7 @@ def _verdict(learned: PaperRule, scalar: PaperRule, delta: Interval) -> str:
 
 
 def paper_split(n_questions: int, seed: int = PAPER_SPLIT_SEED) -> tuple[IntArray, IntArray]:
-    """Rows of the 40 % calibration and the 60 % test questions."""
+    """Return the rows of the 40 % calibration and the 60 % test questions."""
     order = np.random.default_rng(seed).permutation(n_questions)
     n_calibration = int(PAPER_CALIBRATION_SHARE * n_questions)
     return order[:n_calibration], order[n_calibration:]
@@ -216,7 +216,7 @@ def paper_split(n_questions: int, seed: int = PAPER_SPLIT_SEED) -> tuple[IntArra
 def operating_points(
     setting: PaperSetting, calibration: IntArray, test: IntArray, *, alpha: float, delta: float
 ) -> tuple[PaperRule, PaperRule]:
-    """The learned and the best scalar rule at one risk target, without their comparison."""
+    """Return the learned and the best scalar rule at one risk target."""
     kinds = [("learned",), SCALAR_FAMILIES]
     sides = [[_candidates(setting, family, calibration) for family in kind] for kind in kinds]
     learned, scalar = (
@@ -235,17 +235,17 @@ def match_risk(
     rivals: Sequence[str] = SCALAR_FAMILIES,
     n_resamples: int = PAPER_BOOTSTRAP_RESAMPLES,
 ) -> tuple[MatchedRisk, ...]:
-    """Learned against best scalar at equal risk, for each risk target.
+    """Compare the learned with the best scalar rule at each risk target.
 
     Parameters
     ----------
     calibration, test : ndarray of int
-        Rows that choose thresholds, and rows that measure them.
+        Rows that choose thresholds and rows that measure them.
     rivals : sequence of str
         Families that compete with the learned rule, by their cheapest feasible threshold; one
         union bound covers them all.
     n_resamples : int
-        Of the paired bootstrap, thresholds frozen.
+        Resamples of the paired bootstrap; thresholds are frozen.
 
     Paper, Section "Lost-Correct Risk Calibration" and Appendix "Reproducibility Manifest".
     """
@@ -260,7 +260,7 @@ def match_risk(
         )
         for alpha in alphas
     ]
-    # Every alpha has the same resamples: one product does for all.
+    # Every alpha has the same resamples, so one matrix product serves all.
     rng = np.random.default_rng(PAPER_BOOTSTRAP_SEED)
     difference = np.stack([scalar[1] - point[1] for _, point, scalar in chosen], axis=1)
     full = setting.costs.full_total[test]
@@ -289,11 +289,11 @@ class PaperCosts:
 
 
 def paper_costs(table: ProbeTable, *, cap: int = PROBE_CAP) -> PaperCosts:
-    """The paper's capped accounting under its three regimes.
+    """Compute the paper's capped costs under its three regimes.
 
     Paper, Section "Training and Metrics" (Eq. for C^cap) and Section "Deployment Cost".  As in
-    the published scripts, prefix-cache adds 0.1 · B_j for each probe so far, black-box the prefix
-    of each.
+    the published scripts, prefix-cache adds 0.1 · B_j for each probe so far, black-box adds each
+    probe's prefix.
     """
     thinking = table.think_tokens.astype(np.float64)
     steps = np.arange(1, table.n_checkpoints + 1)

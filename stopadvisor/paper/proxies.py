@@ -2,8 +2,8 @@
 
 DEER, EAT, PUMA and TERMINATOR as the paper's scripts imitate them on recorded probes, the learned
 rule with the two audit features (LearnStop-10), and other classes of classifiers.  None is
-exported.  The real systems read more than a forced answer, and these proxies do not stand for them.
-Peaks of rules with two conditions are searched here too.
+exported.  The real systems read more than forced answers, so these proxies do not represent them.
+Peaks of rules with two conditions are searched here, too.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ Proxy = Literal["deer", "eat", "puma", "terminator-light"]
 _PROXIES: tuple[Proxy, ...] = get_args(Proxy)
 AUDIT_FAMILIES = (*_PROXIES, "learned-10")
 TWO_CONDITION_FAMILIES = ("confidence-leap", "deer", "eat", "puma")
-"""Their peak is searched over two numbers; at matched risk each is one score."""
+"""Families whose peak is searched over two numbers; at matched risk each is one score."""
 
 _NO_VARIANCE = 999.0
-"""Variance of a window that is not full yet: larger than any of entropies."""
+"""Stands for the variance of an incomplete window; no entropies vary as much."""
 
 
 # --- One score, for matched risk ------------------------------------------------------------------
 
 
 def proxy_scores(family: Proxy, table: GradedTable) -> FloatArray:
-    """Score of a proxy at every checkpoint; higher means stop sooner.
+    """Return the score of a proxy at every checkpoint; higher means stop sooner.
 
     Returns
     -------
@@ -80,10 +80,10 @@ def proxy_scores(family: Proxy, table: GradedTable) -> FloatArray:
 
 
 def audit_setting(table: GradedTable, setting: PaperSetting) -> PaperSetting:
-    """The paper's setting of a table with the families of this module added."""
+    """Add the families of this module to the paper's setting of a table."""
     scores = dict(setting.scores)
     scores |= {family: proxy_scores(family, table) for family in _PROXIES}
-    # In the order of the archives: the last digits of lbfgs depend on it.
+    # In the order of the archives, on which the last digits of lbfgs depend.
     names = (*FEATURES, *reversed(AUDIT_FEATURES))
     scores["learned-10"] = _probability(table, table.correct, names)
     return replace(setting, scores=scores)
@@ -113,10 +113,10 @@ def _entropy_variance(table: GradedTable, window: int) -> FloatArray:
 
 @dataclass(frozen=True)
 class Peak:
-    """The point of a rule with the highest gain, and where it stops each question."""
+    """The point of highest gain of a rule, and where it stops each question."""
 
     settings: tuple[float, ...]
-    """Its threshold, or both numbers of a rule of two conditions."""
+    """The threshold, or both numbers of a rule with two conditions."""
     gain: float
     """Accuracy above fixed budgets at the same mean thinking tokens."""
     accuracy: float
@@ -126,12 +126,12 @@ class Peak:
 
     @property
     def threshold(self) -> float:
-        """Of a rule of one condition."""
+        """The threshold of a rule with one condition."""
         return self.settings[0]
 
     @property
     def spelled(self) -> str:
-        """Its threshold, or both numbers, as text."""
+        """The settings as text."""
         return ", ".join(f"{value:g}" for value in self.settings)
 
 
@@ -142,7 +142,7 @@ def pair_peak(
     fixed: Frontier,
     how: Interpolation = "linear",
 ) -> Peak:
-    """Peak gain of a rule that stops where two conditions hold; the first of equals.
+    """Return the peak gain of a rule that stops where two conditions hold; ties go to the first.
 
     Parameters
     ----------
@@ -150,9 +150,9 @@ def pair_peak(
         Least leap and least confidence; least confidence and least marker density; checkpoints and
         largest variance of their entropies; least run length and largest marker density.
     setting : PaperSetting
-        Of the same questions.
+        Setting of the same questions.
     fixed : Frontier
-        Of fixed budgets, in mean thinking tokens.
+        Frontier of fixed budgets, in mean thinking tokens.
     how : {"linear", "nearest", "floor", "ceiling"}
 
     Paper, Appendix "Extended Baselines" and "Risk-Controlled Scalar Comparisons" (the original
@@ -174,7 +174,7 @@ def pair_peak(
 
 
 def _hits(family: str, table: GradedTable) -> Iterator[tuple[tuple[float, float], BoolArray]]:
-    """Each pair of numbers, with the checkpoints at which both conditions hold."""
+    """Yield each pair of numbers, with the checkpoints at which both conditions hold."""
     confidence = np.exp(table.mean_logprob)
     if family == "confidence-leap":
         leap = np.zeros_like(confidence)
@@ -220,7 +220,7 @@ _SEED = 42
 def classify_out_of_fold(
     kind: Classifier, features: NDArray[np.float64], correct: BoolArray, folds: IntArray
 ) -> FloatArray:
-    """Probability of being right, by a classifier that never saw the question.
+    """Return the probability of a right answer, by a classifier that never saw the question.
 
     `features` have shape (n_questions, n_checkpoints, n_features), `correct` and what is returned
     (n_questions, n_checkpoints), `folds` (n_questions,).

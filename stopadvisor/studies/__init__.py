@@ -1,3 +1,3 @@
-"""The paper's constructions over finished runs, related ones in a module."""
+"""The paper's studies, repeated on finished runs."""
 
 __all__ = ["registry", "tables"]

@@ -1,8 +1,8 @@
 """Study `failure-cases`: lost questions, wins and overhead failures, with their trajectories.
 
 Paper, Appendix, Table "Failure cases": test questions of the matched-risk comparison, at its
-thresholds.  Answers come from the run's own records or the archive; a question's text from the
-workload file, if that is still there.
+thresholds.  Answers come from the run's records or the archive, the text of a question from the
+workload file, if it still exists.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _TEXTS = layout("texts", "Their texts, where the run holds them", run="Run", id=
 
 
 def _run(sources: Sequence[Source], options: StudyOptions) -> StudyReport:
-    """Cases and trajectories; ``extra["cases"]`` is the number of questions shown of each case."""
+    """List cases and trajectories; ``extra["cases"]`` is the number of questions of each case."""
     shown = _OUTLINE.whole(options, "cases")
     views = paper_views(sources)
     pairs = zip(sources, views, strict=True)
@@ -89,7 +89,7 @@ def find_cases(
     full_right: BoolArray,
     full_cost: FloatArray,
 ) -> dict[str, IntArray]:
-    """Rows of the questions of each case, the clearest first; a question may be of several.
+    """Return the rows of each case's questions, the clearest first; cases may overlap.
 
     ``lost-correct``: full thinking is right and the learned rule wrong.  ``scalar lost-correct``:
     full thinking and the learned rule are right and the scalar rule is wrong.  ``overhead
@@ -100,10 +100,10 @@ def find_cases(
     Parameters
     ----------
     stops, right, costs
-        Of the learned rule and of the scalar one: the checkpoint that answers, whether it is right,
-        and tokens of the whole request; (n_questions,) each.
+        For the learned and the scalar rule: the checkpoint that answers, whether it is right, and
+        the tokens of the whole request; (n_questions,) each.
     full_right, full_cost
-        The same of full thinking.
+        The same for full thinking.
 
     Paper, Appendix "Interpolation and Failure-Case Checks", Table "Failure cases", which lists
     such questions and names the cases without defining them.
@@ -124,11 +124,11 @@ def find_cases(
 _Answers = Mapping[tuple[str, int], Sequence[str]]
 """Forced answers, by id and sample."""
 _Texts = Mapping[str, tuple[str | None, str | None, str | None]]
-"""By id: question, gold, and the natural answer of the first sample."""
+"""Question, gold and the first sample's natural answer, by id."""
 
 
 def _texts(source: Source) -> tuple[_Answers, _Texts]:
-    """Answers and questions in words; an archive holds answers only."""
+    """Return forced answers and texts of questions; an archive holds answers only."""
     if source.manifest is None:
         path = parse_json((source.folder / ARCHIVE).read_text(encoding="utf-8"))["path"]
         rows = zip(source.table.ids, read_answers(Path(path)), strict=True)
@@ -138,7 +138,7 @@ def _texts(source: Source) -> tuple[_Answers, _Texts]:
         workload = read_workload(Path(source.manifest["workload"]["path"]))
         asked = {q.key: q.messages[-1]["content"] for q in workload.questions}
     except WorkloadError:
-        asked = {}  # the file is gone or damaged: answers are shown without questions
+        asked = {}  # the file is gone or damaged: show answers without questions
     answers = {(r.id, r.sample): [c.answer for c in r.checkpoints] for r in records}
     return answers, {
         r.id: (asked.get(r.key), r.gold, r.natural_answer and r.natural_answer.strip())

@@ -51,11 +51,11 @@ _SUBSETS: Mapping[str, tuple[str, ...]] = {
 }
 """In the order of the paper's table; the ten features in the order of its archives."""
 _PROBABILITIES = ("learned", "confidence")
-"""Scores that are probabilities; the others are ranked only (AUROC)."""
+"""Scores that are probabilities; the others only rank (AUROC)."""
 
 
 def _ablation(view: View, options: StudyOptions) -> Iterator[Row]:
-    """Peak gain and AUROC of logistic regression on each subset of the features."""
+    """Fit logistic regression on each subset of the features."""
     folds, correct = paper_folds(view.table.n_questions), view.table.correct
     probabilities = {}
     for name, names in _SUBSETS.items():
@@ -66,7 +66,7 @@ def _ablation(view: View, options: StudyOptions) -> Iterator[Row]:
 
 
 def _classifiers(view: View, options: StudyOptions) -> Iterator[Row]:
-    """Peak gain and AUROC of each class of classifiers."""
+    """Fit each class of classifiers."""
     features, folds = feature_array(view.table), paper_folds(view.table.n_questions)
     probabilities: dict[str, FloatArray] = {
         kind: classify_out_of_fold(kind, features, view.table.correct, folds)
@@ -82,7 +82,7 @@ def _peaks(
     reference: str,
     options: StudyOptions,
 ) -> Iterator[Row]:
-    """Peak gain of each variant, and its lead over the variant `reference`, in the same resamples.
+    """Yield each variant's peak gain, its lead over the variant `reference`, and its AUROC.
 
     `probabilities` are out of fold, shape (n_questions, n_checkpoints).
     """
@@ -109,23 +109,22 @@ def _peaks(
 
 
 def _calibration(view: View, options: StudyOptions) -> Iterator[Row | str]:
-    """ECE, Brier score, AUROC and reliability bins of every score.
+    """Yield ECE, Brier score, AUROC and reliability bins of every score.
 
-    The paper does not say how it bins; here it is ten bins of equal width, over all checkpoints.
+    The paper does not say how it bins; we use ten bins of equal width, over all checkpoints.
     """
     setting = paper_setting(view)
     correct = setting.correct
     for family, values in setting.scores.items():
         names = {"run": view.label, "protocol": "paper", "score": family}
-        found = reliability(values, correct) if family in _PROBABILITIES else None
+        curve = reliability(values, correct) if family in _PROBABILITIES else None
         yield _SCORES.row(**names, questions=len(correct), checkpoints=correct.size,
-            right=float(correct.mean()), ece=found.ece if found else None,
-            brier=found.brier if found else None,
-            brier_ci=_brier_interval(values, correct, options) if found else None,
+            right=float(correct.mean()), ece=curve and curve.ece, brier=curve and curve.brier,
+            brier_ci=curve and _brier_interval(values, correct, options),
             auroc=auroc(values, correct))  # fmt: skip
-        if found is not None:
+        if curve is not None:
             keys = ("low", "high", "count", "predicted", "observed")
-            for row in zip(*(getattr(found, key) for key in keys), strict=True):
+            for row in zip(*(getattr(curve, key) for key in keys), strict=True):
                 yield _BINS.row(**names, **dict(zip(keys, row, strict=True)))
     yield "the Brier interval resamples questions; the scores are not fitted again"
 

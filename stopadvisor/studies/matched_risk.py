@@ -55,20 +55,20 @@ _DRAWN = layout("drawn", "Certified by the paper's bound, alpha = {alpha:g}",
 
 
 def _alpha_grid(view: View, options: StudyOptions) -> Iterator[Row]:
-    """Compare learned and scalar rules at every α of the paper, and at `options.alpha`."""
-    for found in match_risk(
+    """Compare learned and scalar rules at every alpha of the paper, and at `options.alpha`."""
+    for match in match_risk(
         paper_setting(view),
         *paper_split(view.table.n_questions),
         alphas=sorted({*PAPER_ALPHAS, options.alpha}),
         delta=options.delta,
         n_resamples=options.resamples,
     ):
-        learned, scalar, spread = found.learned, found.scalar, found.difference
-        yield _ALPHAS.row(run=view.label, alpha=found.alpha, scalar=scalar.family,
+        learned, scalar, spread = match.learned, match.scalar, match.difference
+        yield _ALPHAS.row(run=view.label, alpha=match.alpha, scalar=scalar.family,
             learned_risk=learned.test_risk, scalar_risk=scalar.test_risk,
             learned_saving_pct=learned.total_saving_pct, scalar_saving_pct=scalar.total_saving_pct,
             difference_pp=spread.median if spread else None, difference_ci=spread,
-            verdict=found.verdict)  # fmt: skip
+            verdict=match.verdict)  # fmt: skip
 
 
 def _split_sensitivity(view: View, options: StudyOptions) -> Iterator[Row]:
@@ -101,13 +101,13 @@ _CAPS = (16, 32, 48, 64, 96)
 
 
 def _probe_cap(view: View, options: StudyOptions) -> Iterator[Row]:
-    """Savings at equal risk with every probe charged other caps; the paper has no such table."""
+    """Charge every probe other caps; the paper has no such table."""
     setting = paper_setting(view)
     for cap in _CAPS:
         costs = paper_costs(view.table, cap=cap)
-        found = compare_at_risk(replace(setting, costs=costs), options)
-        learned, scalar, spread = found.learned, found.scalar, found.difference
-        yield _CAPPED.row(run=view.label, cap=cap, verdict=found.verdict,
+        match = compare_at_risk(replace(setting, costs=costs), options)
+        learned, scalar, spread = match.learned, match.scalar, match.difference
+        yield _CAPPED.row(run=view.label, cap=cap, verdict=match.verdict,
             learned_saving_pct=learned.total_saving_pct, scalar_saving_pct=scalar.total_saving_pct,
             delta_saving_pp=spread.median if spread else None, delta_saving_ci=spread,
             scalar_family=scalar.family, learned_feasible=learned.feasible,
@@ -116,14 +116,14 @@ def _probe_cap(view: View, options: StudyOptions) -> Iterator[Row]:
 
 _SIZES = (25, 50, 80, 100, 150, 200, 300, 400, 800, 1600)
 _DRAWS = 8
-"""Calibration sets of each size; the full one is drawn once."""
+"""Calibration sets drawn of each size; the full set is used once."""
 
 
 def _calibration_size(view: View, options: StudyOptions) -> Iterator[Row]:
-    """Savings certified with fewer calibration questions, drawn from the paper's 40 %.
+    """Certify with fewer calibration questions, drawn from the paper's 40 %.
 
     The paper has no such table; it says that with 80 questions or fewer the concentration term
-    alone approaches the risk target.
+    alone comes close to the risk target.
     """
     setting, (pool, test) = paper_setting(view), paper_split(view.table.n_questions)
     rng = np.random.default_rng(options.seed)

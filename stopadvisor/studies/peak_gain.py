@@ -1,8 +1,7 @@
-"""Studies of the gain over fixed budgets, of one run each.
+"""Studies of the gain over fixed budgets.
 
-`frontier`, `validation-selected`, `schedules`, `proxies`, `serving` and `map`.  A peak is
-searched over the thresholds of the published scripts, on the questions that measure it: a summary
-after the fact.  Those of rules with two conditions are pairs of numbers.
+`frontier`, `validation-selected`, `schedules`, `proxies`, `serving` and `map`.  A peak is searched
+over the thresholds of the published scripts, on the very questions that measure it.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ _SELECTED = layout("selected", "Thresholds chosen on validation questions",
 
 
 def _frontier(view: View, options: StudyOptions) -> Iterator[Row]:
-    """Peak gains, their intervals, and the curves they lie on."""
+    """Yield peak gains, their intervals, and the curves they lie on."""
     setting, run, families = paper_setting(view), view.label, ("learned", *SCALAR_FAMILIES)
     fixed = fixed_budgets(setting)
     budgets = Frontier(view.table.budgets.astype(np.float64), fixed.cost, fixed.accuracy)
@@ -107,7 +106,7 @@ def _frontier(view: View, options: StudyOptions) -> Iterator[Row]:
 
 
 def _validation_selected(view: View, options: StudyOptions) -> Iterator[Row]:
-    """Of evenly spaced thresholds that of the highest gain on one part, measured on the other."""
+    """Choose thresholds by their gain on one part of the questions, and measure the other."""
     setting = paper_setting(view)
     chosen_on, test = paper_split(view.table.n_questions)
     thinking, correct = setting.costs.thinking, setting.correct
@@ -148,18 +147,18 @@ _KEPT = layout("gain", "Peak gain of the learned rule", "against fixed budgets a
 
 
 def nearest_columns(budgets: IntArray, schedule: Sequence[int]) -> tuple[int, ...]:
-    """Columns of the probed budgets that are nearest to a schedule, scaled to the last of them.
+    """Return the columns nearest to a schedule that is scaled to the last probed budget.
 
-    Of two equally near budgets the smaller is taken; each column counts once.
+    Ties go to the smaller budget, and each column counts once.
     """
     wanted = np.asarray(schedule) * (budgets[-1] / schedule[-1])
     return tuple(np.unique(np.abs(budgets - wanted[:, None]).argmin(axis=1)).tolist())
 
 
 def _schedules(view: View, options: StudyOptions) -> Iterator[Row | str]:
-    """Peak gain of the paper's schedules, on the probed budgets that are nearest to theirs.
+    """Yield the peak gain of the paper's schedules, on the probed budgets nearest to theirs.
 
-    It is read against fixed budgets at every probed checkpoint, the same for all schedules.
+    The gain is over fixed budgets at every probed checkpoint, the same for all schedules.
     """
     setting, budgets, run = paper_setting(view), view.table.budgets, view.label
     every = tuple(range(budgets.size))
@@ -182,7 +181,7 @@ def _schedules(view: View, options: StudyOptions) -> Iterator[Row | str]:
 
 
 def _gain_at(view: View, setting: PaperSetting, columns: tuple[int, ...]) -> float | None:
-    """Peak gain of a rule fitted and probed at these columns; None if its labels are all equal."""
+    """Return the peak gain of a rule fitted and probed at `columns`; None if labels are equal."""
     index = list(columns)
     correct, thinking = setting.correct[:, index], setting.costs.thinking[:, index]
     folds, features = paper_folds(len(correct)), feature_array(view.table, columns)
@@ -211,7 +210,7 @@ _MATCHED = layout("matched-risk", "At matched risk, α = {alpha:g}",
 
 
 def _proxies(view: View, options: StudyOptions) -> Iterator[Row | str]:
-    """Peaks, and savings at equal risk, of rules that are compared but never exported."""
+    """Compare proxies of published methods at their peaks and at equal risk."""
     run, setting = view.label, audit_setting(view.table, paper_setting(view))
     fixed, families = fixed_budgets(setting), ("learned", *AUDIT_FAMILIES)
     peaks = {family: find_peak(family, view.table, setting, fixed) for family in families}
@@ -256,7 +255,7 @@ _SERVED = layout("paper", "The learned rule at peak gain, capped tokens",
 
 
 def _serving(view: View, options: StudyOptions) -> Iterator[Row]:
-    """Savings by serving regime, and the weight of a reread token at which each is gone."""
+    """Yield savings by serving regime, and the weight of a reread token that ends each."""
     setting = paper_setting(view)
     best = learned_peak(setting)
     saved, stops = savings_at(best, setting), best.stops
@@ -298,7 +297,7 @@ _BY_STACK = layout("serving", "Saving of the learned rule at peak gain", setting
 
 
 def _map(sources: Sequence[Source], options: StudyOptions) -> StudyReport:
-    """The compact summary; ``extra["paper"]`` of ``1`` adds the paper's settings."""
+    """Make the compact summary; ``extra["paper"]`` of ``1`` adds the paper's settings."""
     paper = options.extra.get("paper", "0")
     if paper not in ("0", "1"):
         raise StudyError(f"option paper must be 0 or 1, got {paper!r}")

@@ -1,7 +1,6 @@
-"""The studies by name, how one is run, and what those of the paper share.
+"""The list of studies, and how one runs.
 
-A module of studies holds their `OUTLINES`.  It is imported when one of them runs, so that listing
-the studies imports none of them.
+A module with `OUTLINES` of studies is imported when one of them runs: listing imports none.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class StudyLine:
     needs: str = "one run"
     """Which runs it takes."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Options that it alone has, for `--set`."""
+    """Its own options for `--set`, with their help."""
 
 
 @dataclass(frozen=True)
@@ -107,9 +106,9 @@ _STUDIES = (
     ),
 )
 STUDIES = {line.name: line for line in _STUDIES}
-"""By name, in the order of `study list`, and of the tables that `study all` prints."""
+"""By name, in the order of `study list` and `study all`."""
 ALONE = "rivals"
-"""`study all` leaves it out: it takes minutes."""
+"""The study that `study all` leaves out, because it takes minutes."""
 _MODULES = {
     "peak_gain": ("frontier", "validation-selected", "schedules", "proxies", "serving", "map"),
     "matched_risk": ("alpha-grid", "split-sensitivity", "probe-cap", "calibration-size"),
@@ -119,22 +118,22 @@ _MODULES = {
     "failure_cases": ("failure-cases",),
     "rivals": ("rivals",),
 }
-"""Which studies each module holds."""
+"""Studies by module."""
 
 
 def outline_of(name: str) -> Outline:
-    """The outline of a study; imports its module."""
+    """Return the outline of a study; imports its module."""
     stem = next(stem for stem, names in _MODULES.items() if name in names)
     outlines = import_module(f"stopadvisor.studies.{stem}").OUTLINES
-    found: Outline = next(each for each in outlines if each.study == name)
-    return found
+    outline: Outline = next(outline for outline in outlines if outline.study == name)
+    return outline
 
 
 def run_study(name: str, sources: Sequence[Source], options: StudyOptions) -> StudyReport:
     """Run one study.
 
-    Raises StudyError: there are too few runs, the study has no such option, or it refuses the runs
-    itself.
+    Raises StudyError: there are too few runs, the study has no such option, or it refuses the
+    runs.
     """
     line = STUDIES[name]
     if len(sources) < 2 and line.needs.startswith("two"):
@@ -151,7 +150,7 @@ def run_study(name: str, sources: Sequence[Source], options: StudyOptions) -> St
     return outline.result(made, options, views)
 
 
-# --- What studies of the paper share --------------------------------------------------------------
+# --- Shared by the paper's studies --------------------------------------------------------------
 
 
 def paper_views(sources: Sequence[Source]) -> list[View]:
@@ -170,7 +169,7 @@ def paper_views(sources: Sequence[Source]) -> list[View]:
 
 
 def paper_setting(view: View) -> PaperSetting:
-    """Scores and costs of a view under the paper's protocol."""
+    """Return scores and costs of a view under the paper's protocol."""
     try:
         return PaperSetting.build(view.table)
     except CalibrationError as error:
@@ -180,7 +179,7 @@ def paper_setting(view: View) -> PaperSetting:
 def compare_at_risk(
     setting: PaperSetting, options: StudyOptions, *, rivals: Sequence[str] = SCALAR_FAMILIES
 ) -> MatchedRisk:
-    """The learned rule against others at `options.alpha`, on the paper's 40/60 split."""
+    """Compare the learned rule with others at `options.alpha`, on the paper's 40/60 split."""
     (comparison,) = match_risk(
         setting,
         *paper_split(len(setting.correct)),
@@ -195,7 +194,7 @@ def compare_at_risk(
 def gains_resampled(
     stops: Mapping[str, IntArray], setting: PaperSetting, options: StudyOptions
 ) -> dict[str, FloatArray]:
-    """Gain of each rule in each resample, (n_resamples,); thresholds frozen, the same resamples."""
+    """Return each rule's gain in the same resamples, (n_resamples,); thresholds are frozen."""
     return resample_gains(
         stops,
         setting.costs.thinking,
@@ -206,7 +205,7 @@ def gains_resampled(
 
 
 def study_settings(options: StudyOptions) -> Settings:
-    """Settings of the deploy protocol in a study."""
+    """Return settings of the deploy protocol for a study."""
     return Settings(
         alpha=options.alpha,
         delta=options.delta,

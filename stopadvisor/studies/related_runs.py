@@ -1,9 +1,8 @@
-"""Studies of runs over the same questions that differ in one thing: `cues` and `temperature`.
+"""Studies of runs that differ in one thing: `cues` and `temperature`.
 
 Paper, Appendices "Prompt and Decoding Robustness" and "Temperature Sweep": full accuracy (of forced
-answers at the last budget), peak gain and mean thinking.  Besides the paper's columns, `cues`
-compares forced with natural answers on traces that are over, which tells a brittle cue from a weak
-model.
+answers at the last budget), peak gain and mean thinking.  Beyond the paper, `cues` compares forced
+with natural answers on finished traces, which tells a brittle cue from a weak model.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ _SPREAD = layout("spread", "Over all rows", rows="Rows",
 
 
 def _cues(sources: Sequence[Source], options: StudyOptions) -> StudyReport:
-    """Accuracy and gain by cue; refuses archives, and runs that differ in more than their cue."""
+    """Compare cues; refuses archives, and runs that differ in more than their cue."""
     _require_related(sources, varied={"plan.cue"})
     views = paper_views(sources)
     rows = [row for s, v in zip(sources, views, strict=True) for row in _cue(s, v, views[0])]
@@ -92,7 +91,7 @@ def _cue(source: Source, view: View, first: View) -> Iterator[Row | str]:
 
 
 def _temperature(sources: Sequence[Source], options: StudyOptions) -> StudyReport:
-    """Accuracy and gain by temperature, seed and sample; refuses runs that differ otherwise."""
+    """Compare temperatures, seeds and samples; refuses runs that differ otherwise."""
     if len(sources) < 2 and not (sources and sources[0].table.samples.max() > 0):
         raise StudyError(
             "needs two runs or more that differ in temperature or seed only, or one with several "

@@ -1,9 +1,8 @@
-"""Study `rivals`: what simple rules and the advised one save at the same certified risk.
+"""Study `rivals`: savings of simple rules and of the advised one at the same certified risk.
 
 A run's questions are split many times: some choose a rule, some certify it, the others measure it.
-Every contestant is chosen by the same code, tested by the same exact test and charged the same
-costs; a simple one has only its own kind of rule to choose from.  The best of many splits is no
-certificate.
+Every rival is chosen by the same code, passes the same exact test and pays the same costs; a simple
+one just has fewer families to choose from.  The best of many splits is no certificate.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ _SIMPLE: Mapping[str, tuple[str, ...]] = {
     "equal answers": ("run-stability", "agreement"),
     _AT_MARKERS: ("deer",),
 }
-"""Simple contestants, and the families that each chooses from."""
+"""Simple rivals, and the families that each chooses from."""
 _FIT, _CALIBRATION = 0.32, 0.48
-"""Shares of the questions; the rest measures.  Their ratio is that of the default 40/60 split."""
+"""Shares of the questions, in the ratio of the default 40/60 split; the rest measures."""
 _RESAMPLES = 2000
 
 # fmt: off
@@ -126,16 +125,16 @@ def _rows(shown: View, settings: Settings, n_splits: int) -> Iterator[Row | str]
 
 @dataclass(frozen=True)
 class AppliedRule:
-    """What a certified rule does to each question: full thinking if nothing was certified."""
+    """Loss and cost of each question under a certified rule, or full thinking without one."""
 
     lost: BoolArray  # (n_questions,)
     cost: FloatArray  # (n_questions,)
 
 
 def certified(choice: Choice, table: OpenQuestions, rows: IntArray) -> AppliedRule:
-    """Certify a choice on some `rows` of a table, and apply the rule to all of its questions.
+    """Certify a choice on `rows` of a table, and apply the rule to all of its questions.
 
-    A row may come twice if questions were drawn with replacement.
+    Rows may repeat, if questions were drawn with replacement.
     """
     settings = choice.settings
     names = tuple(f"calibration {number}" for number in range(rows.size))
@@ -153,12 +152,12 @@ def certified(choice: Choice, table: OpenQuestions, rows: IntArray) -> AppliedRu
     )
 
 
-# --- Splits, and what rules save over them --------------------------------------------------------
+# --- Savings over many splits --------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Split:
-    """Row numbers: which questions choose a rule, which certify it, and which measure it."""
+    """Rows of the questions that choose a rule, certify it, and measure it."""
 
     number: int
     fit: IntArray
@@ -167,7 +166,7 @@ class Split:
 
 
 def draw_split(rows: IntArray, n_fit: int, n_calibration: int, number: int) -> Split:
-    """Split `number`: the same for every rule, risk and price."""
+    """Return split `number`, the same for every rule, risk and price."""
     mixed = np.random.default_rng([n_fit, n_calibration, number]).permutation(rows)
     fit, rest = np.sort(mixed[:n_fit]), mixed[n_fit:]
     return Split(number, fit, rest[:n_calibration], np.sort(rest[n_calibration:]))
@@ -175,7 +174,7 @@ def draw_split(rows: IntArray, n_fit: int, n_calibration: int, number: int) -> S
 
 @dataclass(frozen=True)
 class Saving:
-    """Saving in percent of the cost of full thinking, mean over splits."""
+    """Mean saving over splits, in percent of the cost of full thinking."""
 
     mean: float
     low: float
@@ -185,7 +184,7 @@ class Saving:
 
 @dataclass(frozen=True)
 class Trial:
-    """What each certified rule did in each split."""
+    """Outcomes of each certified rule in each split."""
 
     held_out: BoolArray  # (n_splits, n_questions)
     truncated: BoolArray  # (n_splits, n_questions)
@@ -194,11 +193,11 @@ class Trial:
     lost: Mapping[str, BoolArray]  # (n_splits, n_questions) each
 
     def saving(self, name: str, minus: str | None = None, *, uncut: bool = False) -> Saving:
-        """Mean net saving of a rule on held-out questions, or how far it is ahead of another one.
+        """Return a rule's mean net saving on held-out questions, or its lead over rule `minus`.
 
-        With `uncut` only on traces that were not cut off at the cap on thinking.  The interval
-        resamples questions, the same for every split and both rules; rules and thresholds stay
-        those of the split.
+        `uncut` leaves out traces that were cut off at the cap on thinking.  The interval resamples
+        questions, the same ones for every split and both rules; each split keeps its rules and
+        thresholds.
         """
         here = self.held_out & ~self.truncated if uncut else self.held_out
         measured = np.flatnonzero(here.any(axis=0))
@@ -216,12 +215,12 @@ class Trial:
         return Saving(float(saved[0]), low, high)
 
     def lost_share(self, name: str) -> float:
-        """Share of the held-out questions that were lost, mean over splits."""
+        """Return the share of held-out questions that are lost, mean over splits."""
         lost = (self.lost[name] & self.held_out).sum(axis=1)
         return float((lost / self.held_out.sum(axis=1)).mean())
 
     def stopping_share(self, name: str) -> float:
-        """Share of the splits in which the certified rule ever stops a held-out question."""
+        """Return the share of splits in which the certified rule stops any held-out question."""
         stopped = (self.cost[name] != self.full_cost) & self.held_out
         return float(stopped.any(axis=1).mean())
 

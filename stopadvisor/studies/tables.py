@@ -65,7 +65,7 @@ def labels(sources: Sequence[Source]) -> list[str]:
 
 
 Cell = str | int | float | bool | None
-"""A value as computed, neither rounded nor formatted; None where there is none."""
+"""A value, neither rounded nor formatted; None where there is none."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Table:
     columns: tuple[Column, ...]
     """Names, headings and units."""
     rows: tuple[tuple[Cell, ...], ...]
-    """Values in the order of the columns, as computed; null where there is none."""
+    """Values in the order of the columns, not rounded; null where there is none."""
     note: str = ""
     """How to read it; empty where the title says it all."""
 
@@ -139,7 +139,7 @@ class StudyReport:
     study: str
     """Its name."""
     paper: str
-    """Table or section of the paper that it repeats; empty if it repeats none."""
+    """Table or section of the paper that it repeats, if any."""
     protocols: tuple[str, ...]
     """`paper` or `deploy`."""
     runs: tuple[str, ...]
@@ -154,7 +154,7 @@ class StudyReport:
 
 @dataclass(frozen=True)
 class SkippedStudy:
-    """A study that the runs do not allow."""
+    """A study that cannot run on these runs."""
 
     study: str
     """Its name."""
@@ -167,7 +167,7 @@ class StudyReports:
     """All studies of some runs."""
 
     studies: tuple[StudyReport, ...]
-    """Those that these runs allow."""
+    """The studies that ran."""
     skipped: tuple[SkippedStudy, ...]
     """The others."""
 
@@ -218,7 +218,7 @@ def layout(name: str, title: str, note: str = "", /, **columns: str | tuple[str,
 
 @dataclass(frozen=True)
 class Outline:
-    """A study: its name, its source in the paper, its tables, and what computes their rows."""
+    """A study: its name, its source in the paper, its tables, and the function behind them."""
 
     study: str
     paper: str
@@ -226,20 +226,20 @@ class Outline:
     tables: tuple[Table, ...]
     """In the order of the screen."""
     rows: Callable[[View, StudyOptions], Iterable[Row | str]] | None = None
-    """Of one run, under the paper's protocol; a text is a remark."""
+    """Makes the rows of one run under the paper's protocol; a text is a remark."""
     run: Callable[[Sequence[Source], StudyOptions], StudyReport] | None = None
-    """Of all runs at once, where there are no `rows`."""
+    """Makes the report of all runs at once, instead of `rows`."""
     protocols: tuple[str, ...] = ("paper",)
     defaults: Mapping[str, str] = field(default_factory=dict)
-    """Defaults of the options that this study alone has."""
+    """Defaults of the study's own options."""
 
     def title(self, table: Table, options: StudyOptions) -> str:
-        """Title of a table under some options."""
+        """Return the title of a table under some options."""
         words = {**self.defaults, **options.extra}
         return table.title.format(alpha=options.alpha, serving=options.serving, **words)
 
     def whole(self, options: StudyOptions, name: str) -> int:
-        """One of the study's own options, as a whole number >= 1; StudyError for others."""
+        """Read one of the study's own options as a whole number >= 1; raises StudyError."""
         value = {**self.defaults, **options.extra}[name]
         if not (value.isdecimal() and int(value) >= 1):
             raise StudyError(f"option {name} must be a whole number >= 1, got {value!r}")
@@ -248,7 +248,7 @@ class Outline:
     def result(
         self, made: Iterable[Row | str], options: StudyOptions, views: Sequence[View]
     ) -> StudyReport:
-        """Sort rows into their tables, keeping their order; a text is a remark, kept once."""
+        """Sort rows into their tables, in order; a text is a remark, kept once."""
         rows: dict[str, list[tuple[Cell, ...]]] = {table.name: [] for table in self.tables}
         texts = []
         if closed := [view.label for view in views if view.basis == "fit"]:

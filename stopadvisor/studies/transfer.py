@@ -78,7 +78,7 @@ def _gains(sources: Sequence[Source], views: Sequence[View]) -> Iterator[Row | s
 def _peak(
     setting: PaperSetting, scores: FloatArray, rows: IntArray, threshold: float | None = None
 ) -> Peak:
-    """The threshold with the highest gain on some questions, or what a given one gains there."""
+    """Return the peak on `rows`, or the gain of a given threshold there."""
     return peak(
         scores[rows],
         setting.costs.thinking[rows],
@@ -89,12 +89,12 @@ def _peak(
 
 
 def _keys(source: Source) -> set[str]:
-    """Keys of questions; none of an archive, whose rows may have no names."""
+    """Return the keys of a source's questions; none for an archive, whose rows are unnamed."""
     return set() if source.is_archive else set(source.table.keys)
 
 
 def _kind(source: Source, target: Source) -> str:
-    """How two runs differ, as far as their manifests say."""
+    """Say how two runs differ, as far as their manifests tell."""
     if source.manifest is None or target.manifest is None:
         return "unknown"
     same_task = bool(_keys(source) & _keys(target))

@@ -1,4 +1,4 @@
-"""A module a result: one function takes the typed result and returns its sheet."""
+"""Sheets: for each result a function that takes the result and returns its sheet."""
 
 __all__ = [
     "assess", "calibrate", "files", "inspect", "monitor", "plan", "run", "study",

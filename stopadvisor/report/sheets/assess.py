@@ -1,4 +1,4 @@
-"""The sheet of `assess`: what to do first, then the tables that it rests on."""
+"""The sheet of `assess`: the advice, then the tables it rests on."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ PAPER_FLAW = (
 
 
 def assess_sheet(result: Assessed, *, verbose: bool = False) -> Sheet:
-    """Return the advice and what it rests on."""
+    """Return the sheet; `verbose` adds thresholds, forecasts, costs and the reasons."""
     advice = result.recommendation
     if isinstance(result, AssessedByPaper):
         facts = _paper_facts(result)
@@ -88,7 +88,7 @@ def assess_sheet(result: Assessed, *, verbose: bool = False) -> Sheet:
 
 
 def _next(result: Assessed) -> str | None:
-    """The command that follows; None where full thinking is advised."""
+    """Return the next command; None if full thinking is advised."""
     run = shell_quote(result.run)
     if isinstance(result, AssessedByPaper):
         return f"stopadvisor assess {run} --alpha {alpha_of(result):g}"
@@ -108,7 +108,7 @@ def _next(result: Assessed) -> str | None:
 
 
 def _limits(run: AssessedRun) -> str:
-    """What was asked for, as options of `calibrate`; it takes what cannot be asked otherwise."""
+    """Return the limits that were assessed as options of `calibrate`, unless they are defaults."""
     alpha, loss, also = alpha_of(run), run.settings.loss, run.settings.also or ()
     if run.workload.graded_by == "agreement" or not (loss or also):
         return f"--alpha {alpha:g}"
@@ -160,7 +160,7 @@ def _facts(run: AssessedRun) -> Iterator[Fact]:
 
 
 def _stack(run: AssessedRun, effect: Effect, cost: StackCost | None) -> Iterator[Fact]:
-    """For which stack the rule was chosen, and the other stacks."""
+    """Yield the stack for which the rule was chosen, and its savings on the others."""
     yield "stack", f"{explained(effect.serving)}{computed_for(run)}"
     if cost and cost.decoded_saving_pct is not None:
         text = f"decoded {-cost.decoded_saving_pct:+.1f}%"
@@ -253,7 +253,7 @@ def _rules(run: AssessedRun, *, verbose: bool) -> Section:
 
 
 def _always(run: AssessedRun) -> Iterator[Section]:
-    """Each rung served to everybody, and why the loss is the one that is counted."""
+    """Yield the table of single rungs, and why this loss is counted."""
     if run.rungs is None:
         return
     loss, *_ = _graded_columns(run)
@@ -286,7 +286,7 @@ def _always(run: AssessedRun) -> Iterator[Section]:
 
 
 def _graded_columns(run: AssessedRun) -> tuple[str, str]:
-    """What risk and accuracy are called."""
+    """Return the names of the columns of risk and accuracy."""
     if run.workload.graded_by == "agreement":
         return "differs", "agrees"
     loss = run.settings.loss
@@ -315,7 +315,7 @@ def _paper_rules(run: AssessedByPaper) -> Section:
 
 
 def _promises(run: AssessedRun, promises: Sequence[Promise]) -> Section:
-    """What several risks would buy, where none was asked for."""
+    """Return the table of promises, if `assess` ran without --alpha."""
     risk, accuracy = _graded_columns(run)
     n, taken = run.split.calibration, run.matched_risk[0].alpha
     return Section(

@@ -1,4 +1,4 @@
-"""The sheet of `calibrate`: what is certain, what is exported, and what to expect of it."""
+"""The sheet of `calibrate`: the certificate or refusal, the policy, and what to expect of it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def calibrate_sheet(run: CalibratedRun, *, verbose: bool = False) -> Sheet:
             "threshold was certified here."
         )
         sections.append(Section("Transfer", texts=(text,)))
-    # Watch the policy on live traffic before it stops anything; look at it where none can.
+    # Next: watch the policy on live traffic; inspect it where it cannot be served.
     file = shell_quote(run.promoted or run.policy)
     command = f"stopadvisor inspect {file}"
     if run.certified and run.serve_with is not None:
@@ -70,7 +70,7 @@ def calibrate_sheet(run: CalibratedRun, *, verbose: bool = False) -> Sheet:
 
 
 def evidence(certificate: CertificateTerms) -> str:
-    """Return what was counted, and by which test."""
+    """Say what was counted, and by which test."""
     whom = "calibration questions"
     if certificate.group_claim is not None:
         whom += ", one of each group,"
@@ -78,7 +78,7 @@ def evidence(certificate: CertificateTerms) -> str:
 
 
 def pointwise(certificate: CertificateTerms) -> str:
-    """Return the limit at the exported threshold, as if no other one had been tested."""
+    """Return the limit at the exported threshold, as if it alone had been tested."""
     return (
         f"at most {share(certificate.upper)} at this threshold alone (confidence "
         f"{share(1 - certificate.chain_delta)}; pointwise, not the promise)"
@@ -86,9 +86,10 @@ def pointwise(certificate: CertificateTerms) -> str:
 
 
 def meaning(certificate: CertificateTerms, expected: Expected, serving: str) -> Iterator[Fact]:
-    """Yield alpha as a share of what full thinking gets right, where that adds something.
+    """Yield alpha as a share of the answers that full thinking gets right.
 
-    It is measured on calibration or test questions, never on fit questions.
+    Accuracy is that of test or calibration questions.  Nothing without gold, where it is all of
+    them.
     """
     full = expected_effect(expected, serving).full_accuracy
     if full and certificate.loss != "differs":
@@ -98,7 +99,7 @@ def meaning(certificate: CertificateTerms, expected: Expected, serving: str) -> 
 
 
 def expectation_facts(expected: Expected, serving: str) -> list[Fact]:
-    """Return what a policy is expected to do, from test questions where there are any."""
+    """Return the expected saving and accuracy of a policy."""
     effect = expected_effect(expected, serving)
     rows = [
         ("saves", f"{saving_words(effect)} ({effect.whose})"),
@@ -115,7 +116,7 @@ def expectation_facts(expected: Expected, serving: str) -> list[Fact]:
 
 
 def graded_facts(graded_by: str, repeats: Repeats | None) -> Iterator[Fact]:
-    """Yield what stands for right answers where gold is missing, and how far to trust that."""
+    """Yield how replies without gold are graded, and how far to trust that."""
     if graded_by == "agreement":
         yield "no gold", "a reply counts as right where it is what full thinking answers"
     if repeats is not None:
@@ -164,10 +165,10 @@ def _certified(
 
 
 def _advised_otherwise(run: CalibratedRun) -> bool:
-    """Whether another rule was exported than `assess` had advised."""
+    """Whether the exported rule is another one than `assess` advised."""
     if run.advised_family != run.family:
         return True
-    # Every budget is one rule, as is every step of a path: calibration settles it.
+    # Calibration chooses among budgets, and among the steps of a path: each is the same rule.
     return run.family not in (FIXED_BUDGET, *RUNG_FAMILIES) and run.advised_where != run.where
 
 
@@ -195,7 +196,7 @@ def _needed(refusal: CertificateRefusal) -> str:
 
 
 def _files(run: CalibratedRun) -> str:
-    """Where the policy is, and whether it is the one in use."""
+    """Return the policy's file, and its copy that is in use."""
     if run.promoted is None:
         return run.policy
     return f"{run.policy}, and a copy of it as {Path(run.promoted).name}"
@@ -212,7 +213,7 @@ def _look(look: LookEntry | None, confidence: float | None) -> str:
 
 
 def _labels(run: CalibratedRun) -> Iterator[Fact]:
-    """How many labels there are, and what more would buy, where few questions have gold."""
+    """Yield how many labels there are and what more would buy, if a run was labelled."""
     if run.labels is not None:
         yield "gold", label_counts(run.labels)
         yield "more gold", more_labels(run.labels)

@@ -1,4 +1,4 @@
-"""Sheets of `preflight`, and of commands that write files: samples, imports, probes and others."""
+"""Sheets of `preflight` and of commands that write files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 
 
 def samples_sheet(samples: Samples) -> Sheet:
-    """Return where the samples are, and the first command to try."""
+    """Return the sheet of `samples`."""
     workloads = [str(path) for path in samples.workloads]
     words = ("assess", workloads[0], "--model", str(samples.model))
     return Sheet(
@@ -34,7 +34,7 @@ def samples_sheet(samples: Samples) -> Sheet:
 
 
 def import_dataset_sheet(dataset: ImportedDataset) -> Sheet:
-    """Return which benchmark was drawn, and from where."""
+    """Return the sheet of `import dataset`."""
     return Sheet(
         f"{plural(dataset.n_questions, 'question')} of {dataset.benchmark}, task {dataset.task}.",
         facts=(
@@ -47,7 +47,7 @@ def import_dataset_sheet(dataset: ImportedDataset) -> Sheet:
 
 
 def import_log_sheet(log: ImportedLog) -> Sheet:
-    """Return what was read of a program's log."""
+    """Return the sheet of an imported log."""
     n, gold, traces = log.n_questions, log.n_gold, log.n_traces
     cut = f", {log.n_cut} of them cut" if log.n_cut else ""
     without = log.n_without_thinking
@@ -68,12 +68,12 @@ def import_log_sheet(log: ImportedLog) -> Sheet:
 
 
 def _asking(words: str) -> Fact:
-    """The next step in words: the model is not known, so there is no line to copy."""
+    """Return the next step in words; without the model it is no command to copy."""
     return "next", f"stopadvisor {words}, with --model and your model's name or folder"
 
 
 def import_probes_sheet(probes: ImportedProbes) -> Sheet:
-    """Return what was read, and how much of it."""
+    """Return the sheet of `import probes`."""
     answers = plural(probes.n_probes, "forced answer")
     places = "each question's own positions"
     if probes.budgets is not None:
@@ -96,25 +96,25 @@ def import_probes_sheet(probes: ImportedProbes) -> Sheet:
     )
 
 
-def import_replies_sheet(found: ImportedReplies) -> Sheet:
-    """Return what was read of each rung."""
-    graded = plural(found.n_graded, "label") + " by gold, the others as recorded"
-    if found.n_ungraded:
-        graded += f"; {plural(found.n_ungraded, 'question')} with neither"
+def import_replies_sheet(replies: ImportedReplies) -> Sheet:
+    """Return the sheet of `import replies`."""
+    graded = plural(replies.n_graded, "label") + " by gold, the others as recorded"
+    if replies.n_ungraded:
+        graded += f"; {plural(replies.n_ungraded, 'question')} with neither"
     rows = [
         (r.name, str(r.replies), str(r.cut), share(r.accuracy), f"{r.mean_tokens:.0f}")
-        for r in found.rungs
+        for r in replies.rungs
     ]
     return Sheet(
-        f"{plural(found.n_questions, 'question')}, {plural(len(found.rungs), 'rung')}; the "
-        f"reference is {found.rungs[-1].name}.",
+        f"{plural(replies.n_questions, 'question')}, {plural(len(replies.rungs), 'rung')}; the "
+        f"reference is {replies.rungs[-1].name}.",
         facts=(
-            ("written to", str(found.run)),
-            ("read from", str(found.source)),
+            ("written to", str(replies.run)),
+            ("read from", str(replies.source)),
             ("graded", graded),
         ),
         sections=(Section(_CLIMBING, ("rung", "replies", "cut", "right", "tokens"), tuple(rows)),),
-        command=f"stopadvisor assess {shell_quote(found.run)}",
+        command=f"stopadvisor assess {shell_quote(replies.run)}",
     )
 
 
@@ -122,7 +122,7 @@ _CLIMBING = "Rungs, in the order of climbing"
 
 
 def _graded(probes: ImportedProbes) -> str:
-    """What decides which answers are right."""
+    """Say how the answers were graded."""
     ungraded = probes.n_ungraded
     if ungraded == probes.n_traces:
         return "none: a reply will count by whether it agrees with full thinking"
@@ -140,10 +140,9 @@ _VERDICTS: dict[str, tuple[str, Tone]] = {
 
 
 def preflight_sheet(report: PreflightReport) -> Sheet:
-    """Return the verdict, what was seen of each check, and what to do about it."""
+    """Return the sheet of `preflight`: the verdict, then the checks, failures first."""
     text, tone = _VERDICTS[report.status]
     facts: list[Fact] = []
-    # What has to be read comes first.
     for check in sorted(report.checks, key=lambda check: _FIRST.index(check.status)):
         facts.append((check.name, f"{_LABEL[check.status]}{check.detail}"))
         if check.advice:
@@ -179,7 +178,7 @@ def preflight_sheet(report: PreflightReport) -> Sheet:
 
 
 def probe_sheet(summary: ProbeSummary) -> Sheet:
-    """Return what was collected, and where."""
+    """Return the sheet of `probe`."""
     split, n = summary.split, plural(summary.questions, "question")
     facts = [
         ("run", str(summary.run)),
@@ -216,7 +215,7 @@ def probe_sheet(summary: ProbeSummary) -> Sheet:
 
 
 def report_sheet(page: WrittenPage) -> Sheet:
-    """Return where the page is, and what is on it."""
+    """Return the sheet of `report`."""
     states = {True: "certified", False: "calibrated, nothing certified", None: "not calibrated yet"}
     return Sheet(
         "Report written.",
@@ -229,7 +228,7 @@ def report_sheet(page: WrittenPage) -> Sheet:
 
 
 def promote_sheet(promotion: Promotion) -> Sheet:
-    """Return what is in use now."""
+    """Return the sheet of `promote`."""
     same = promotion.previous_digest == promotion.digest
     if promotion.promise is not None:
         promise = promotion.promise
@@ -255,7 +254,7 @@ def promote_sheet(promotion: Promotion) -> Sheet:
 
 
 def profile_serving_sheet(profile: ServingProfile, file: Path) -> Sheet:
-    """Return the seconds that were measured, and the `file` that keeps them."""
+    """Return the sheet of `profile-serving`; `file` holds the profile."""
     seconds = profile.per_token_seconds
     return Sheet(
         f"{profile.model} on {profile.device}",

@@ -1,4 +1,4 @@
-"""Sheets of `inspect`: what a policy does and what was shown about it, or what changed."""
+"""Sheets of `inspect`: one policy with its certificate, or the differences of two."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _STOPS_WHEN = {
 }
 _STOPS_WHEN["deer"] = _STOPS_WHEN["confidence"]
 _REVISION = 24
-"""Characters of a model's revision or hash that are shown."""
+"""Most characters shown of a model's revision."""
 _LEARNED = "the estimated probability that the trial answer is right is at least"
 
 
@@ -47,8 +47,8 @@ def inspect_sheet(
 ) -> Sheet:
     """Return a policy in words.
 
-    `workload` holds the questions of its run, to try it on; `model` says where its model is, if
-    the policy's name for it does not.
+    `workload` and `model` complete the next command: the questions of the policy's run, and the
+    model's place if it is not the name in the policy.
     """
     expected, command, file = shown.expected, None, shell_quote(shown.policy)
     if shown.serve_with is not None:
@@ -65,7 +65,7 @@ def inspect_sheet(
 
 
 def comparison_sheet(compared: PolicyComparison) -> Sheet:
-    """Return the changes, one a line where they fit."""
+    """Return the differences between two policies."""
     changes = compared.changes
     headline = "Two calibrations of the same rule: nothing differs in what it does."
     if compared.same:
@@ -125,7 +125,7 @@ def _sections(
 
 
 def _headline(shown: InspectedPolicy, expected: Expected | None) -> str:
-    """What the policy saves and loses; by which rule it stops where that was not measured."""
+    """Say what the policy saves and loses, or how it stops if that was not measured."""
     trigger = shown.trigger
     if shown.kind != "stop" or trigger is None:
         if shown.ladder is not None:
@@ -150,7 +150,7 @@ def _climb(shown: InspectedPolicy, ladder: LadderTerms) -> str:
 
 
 def _rung(rung: Mapping[str, Any]) -> str:
-    """What answers on a rung, and what its tokens cost."""
+    """Return the model of a rung and the price of its tokens."""
     named = {name: value for name, value in rung.items() if name not in ("name", "model", "price")}
     words = [str(rung.get("model", "model not recorded"))]
     words += [f"{name} {value}" for name, value in named.items()]
@@ -198,7 +198,7 @@ def _positions(shown: InspectedPolicy, trigger: TriggerTerms) -> str:
 
 
 def _settings(shown: InspectedPolicy) -> Section:
-    """Say how engines serve a fixed budget by themselves, or why they cannot."""
+    """Return settings with which engines stop at a fixed budget themselves, or why none do."""
     rows = []
     for setting in shown.engine_settings:
         fields = json.dumps(setting.request)[1:-1]
@@ -250,7 +250,7 @@ def _features(shown: InspectedPolicy) -> Section:
 
 
 def _made_from(shown: InspectedPolicy) -> Iterator[Fact]:
-    """Hashes to hold against a run's own; more than the workload's is not in every policy."""
+    """Yield hashes to compare with a run's; not every policy has all of them."""
     certificate = shown.certificate
     hashes = (None if certificate is None else certificate.provenance) or {}
     for name, value in (

@@ -1,4 +1,4 @@
-"""The sheet of `monitor`: whether the promise is kept, and how soon a breach would show."""
+"""The sheet of `monitor`: whether the promise holds, and how soon a breach would show."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DRIFT = {
 
 
 def monitor_sheet(result: MonitoredPromise) -> Sheet:
-    """Return the verdict and what it rests on."""
+    """Return the sheet."""
     sections = []
     if result.alarms:
         sections.append(
@@ -39,12 +39,12 @@ def monitor_sheet(result: MonitoredPromise) -> Sheet:
     if result.verdict == "no-audits":
         headline = "Nothing was audited: nothing can be said."
     elif result.alarm is not None:
-        headline = _rang(result.alarm)
+        headline = _alarm_words(result.alarm)
     return Sheet(headline, _TONES[result.verdict], _facts(result), sections=tuple(sections))
 
 
 def _facts(result: MonitoredPromise) -> tuple[Fact, ...]:
-    rows = [("also", _rang(alarm)) for alarm in result.alarms[1:]]
+    rows = [("also", _alarm_words(alarm)) for alarm in result.alarms[1:]]
     rows.append(("promise", result.claim))
     for watch in result.watched:
         name = "promise" if watch.is_promise else "early warning"
@@ -94,10 +94,9 @@ _NAMES: dict[AlarmKind, str] = {
 }
 
 
-def _rang(alarm: Alarm) -> str:
+def _alarm_words(alarm: Alarm) -> str:
     when = datetime.fromtimestamp(alarm.time, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    said = f"{_NAMES[alarm.kind]}: {MEANINGS[alarm.kind]}"
-    return f"{said} (at request {alarm.request}, {when})."
+    return f"{_NAMES[alarm.kind]}: {MEANINGS[alarm.kind]} (at request {alarm.request}, {when})."
 
 
 def _counted(watch: str) -> str:
@@ -118,7 +117,7 @@ def _false_alarms(result: MonitoredPromise) -> str:
 
 
 def _delay(result: MonitoredPromise) -> str:
-    def told(*, undropped: bool) -> str:
+    def times(*, undropped: bool) -> str:
         parts = []
         for one in result.delay:
             requests = one.undropped if undropped else one.requests
@@ -129,13 +128,13 @@ def _delay(result: MonitoredPromise) -> str:
         return ", ".join(parts)
 
     needs_gold = any(not watch.is_promise for watch in result.watched)
-    text = f"a broken promise shows at {told(undropped=False)}"
+    text = f"a broken promise shows at {times(undropped=False)}"
     if needs_gold:
         text += ", with gold of every audited reply that differs"
     if result.dropped_share:
         text += (
             f"; {share(result.dropped_share)} of audits were given up: without that "
-            f"{told(undropped=True)}"
+            f"{times(undropped=True)}"
         )
     return text
 

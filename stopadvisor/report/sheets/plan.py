@@ -1,4 +1,4 @@
-"""Sheets of `plan` and `label`: the labels that a certificate takes, and how far labels carry."""
+"""Sheets of `plan` and `label`: labels needed for a certificate, and what given labels certify."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PROMISES = {
 
 
 def plan_sheet(plan: LabelPlan) -> Sheet:
-    """Return the sizes, and the probability that they suffice."""
+    """Return the sheet of `plan`."""
     loss = plan.loss or LOST.name
     promise = (
         f"to promise that {_PROMISES[loss].format(promised(plan.alpha))}, "
@@ -74,7 +74,7 @@ def plan_sheet(plan: LabelPlan) -> Sheet:
 
 
 def label_savings(rows: Sequence[LabelRow]) -> tuple[Section, ...]:
-    """Return the table of savings by labels; nothing where there are none."""
+    """Return the table of savings by number of labels; nothing without rows."""
     if not rows:
         return ()
     return (
@@ -96,7 +96,7 @@ def label_savings(rows: Sequence[LabelRow]) -> tuple[Section, ...]:
 
 
 def label_need_sections(rows: Sequence[LabelNeed]) -> tuple[Section, ...]:
-    """Return the gold labels that a promise about lost answers takes; nothing without any."""
+    """Return the table of gold labels for a promise about lost answers; nothing without rows."""
     if not rows:
         return ()
     return (
@@ -124,7 +124,7 @@ def label_need_sections(rows: Sequence[LabelNeed]) -> tuple[Section, ...]:
 
 
 def more_labels(labels: LabelCounts) -> str:
-    """Return what more labels would buy."""
+    """Say what more labels would buy."""
     if not labels.more_labels:
         return "no further label can change what is certified"
     count = plural(labels.more_labels, "more label")
@@ -132,7 +132,7 @@ def more_labels(labels: LabelCounts) -> str:
 
 
 def label_counts(labels: LabelCounts) -> str:
-    """Return how many labels there are, and what became of them."""
+    """Say how many labels there are, and how many of them count as lost."""
     text = f"{labels.used} used of {labels.asked} asked for"
     if labels.workload:
         text += f", and {labels.workload} that came with the workload"
@@ -148,7 +148,7 @@ def label_counts(labels: LabelCounts) -> str:
 
 
 def label_sheet(run: LabelledRun, options: str = "") -> Sheet:
-    """Return what there is, and what to do next; `options` are repeated, as they were typed."""
+    """Return the sheet of `label`; the next command repeats `options`."""
     saving = run.certified_saving_pct
     headline = f"These labels certify nothing yet at {share(run.alpha)} lost."
     if saving > 0:

@@ -1,4 +1,4 @@
-"""The sheet of `run`: what was answered, and what stopping changed."""
+"""The sheet of `run`: the answers, and what stopping changed."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ _SERVING = {
     "resume": "a server; thinking was resumed after each probe, which reads it from the prefix "
     "cache where the server keeps one",
 }
-"""What answered, and what a probe took there, by `serving`."""
+"""What answered and how it probed, by `serving`."""
 
 
 def run_sheet(summary: AnswerSummary, *, given: str = "", server: Sequence[str] = ()) -> Sheet:
-    """Return what `run` did.
+    """Return the sheet.
 
     Parameters
     ----------
     given : str
-        Options of the call that another one has to repeat.
+        Options of this call that the next command has to repeat.
     server : sequence of str
-        What `serve` takes after the policy; by default the model, for a vLLM to start.
+        Arguments of `serve` after the policy; by default the model, for vLLM to start.
     """
     command, footnote = None, ""
     policy, workload = map(shell_quote, (summary.policy, summary.workload))
     if summary.kind == "stop" and summary.full is None:
-        # Questions that are answered already are not asked again for the sake of a comparison.
+        # Another file: questions answered in `out` would not be asked again with full thinking.
         out = Path(summary.out)
         compared = shell_quote(out.with_stem(f"{out.stem}-compared"))
         command = f"stopadvisor run {policy} {workload} --compare-full --out {compared} {given}"

@@ -1,4 +1,4 @@
-"""Sheets of `study`: the studies there are, one's tables, and what was left out."""
+"""Sheets of `study`: the list of studies, the tables of one, and those that were skipped."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from stopadvisor.studies.tables import Cell, Column, SkippedStudy, StudyReport, 
 __all__ = ["skipped_sheet", "study_list_sheet", "study_sheet"]
 
 _RUN = "run"
-"""The column that names the run; said once where there is only one."""
+"""The column that names the run; left out where there is only one."""
 _GAP = 3
-"""Between columns."""
+"""Spaces between columns."""
 _MOST_ROWS, _FIRST_ROWS = 40, 20
-"""A longer table is cut on the screen, to the second number of rows."""
+"""A table longer than the first is cut to the second."""
 
 
 def study_list_sheet(listed: StudyList) -> Sheet:
-    """Return the studies there are."""
+    """Return the list of studies."""
     rows = listed.studies
     special = tuple(f"{row.name}: {row.needs}." for row in rows if row.needs != "one run")
     options = tuple(
@@ -56,13 +56,13 @@ def study_sheet(study: StudyReport) -> Sheet:
 
 
 def skipped_sheet(skipped: Sequence[SkippedStudy]) -> Sheet:
-    """Return which studies were left out."""
+    """Return the studies that were skipped."""
     texts = tuple(f"{row.study}: {row.reason}" for row in skipped)
     return Sheet("Skipped" if texts else "No study was skipped.", sections=(Section(texts=texts),))
 
 
 def _sections(table: Table, file: str, *, alone: bool) -> Iterator[Section]:
-    """A table in as many parts as its width takes; the first names stand in each of them."""
+    """Split a table into parts that fit the screen; the columns of names are repeated in each."""
     shown = table.rows if len(table.rows) <= _MOST_ROWS else table.rows[:_FIRST_ROWS]
     texts = []
     if len(shown) < len(table.rows):
@@ -89,25 +89,25 @@ def _sections(table: Table, file: str, *, alone: bool) -> Iterator[Section]:
 
 
 def _groups(columns: Sequence[Column], *, alone: bool) -> list[list[tuple[int, Column]]]:
-    """Columns to print, by place: a figure with its interval; no run that is named above."""
-    found: list[list[tuple[int, Column]]] = []
+    """Return the columns to print, each with those of its interval, without a run named above."""
+    groups: list[list[tuple[int, Column]]] = []
     for k, column in enumerate(columns):
         if column.name.endswith(("_low", "_high")):
-            found[-1].append((k, column))
+            groups[-1].append((k, column))
         elif not (alone and column.name == _RUN):
-            found.append([(k, column)])
-    return found
+            groups.append([(k, column)])
+    return groups
 
 
 @dataclass(frozen=True)
 class _Printed:
-    """A column as it will stand on the screen."""
+    """A column as printed."""
 
     title: str
-    """In lines no wider than the column."""
+    """Heading, wrapped to the width of the column."""
     cells: tuple[str, ...]
     words: bool
-    """To the left, and repeated where a table continues."""
+    """Whether it holds names: aligned left, and repeated where a table continues."""
 
     @property
     def width(self) -> int:
@@ -115,7 +115,7 @@ class _Printed:
 
 
 def _printed(group: Sequence[tuple[int, Column]], rows: Sequence[Sequence[Cell]]) -> _Printed:
-    """A figure, and in brackets both ends of its interval."""
+    """Format figures, each with its interval in brackets."""
     (first, column), *ends = group
     cells = []
     for row in rows:
@@ -130,7 +130,7 @@ def _printed(group: Sequence[tuple[int, Column]], rows: Sequence[Sequence[Cell]]
 
 
 def _cell(value: Cell, unit: str) -> str:
-    """A value as people read it."""
+    """Format a value."""
     if value is None:
         return "-"
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""The sheet of `verify`: the verdict, the figures it rests on, then categories and drift."""
+"""The sheet of `verify`: the verdict and its figures, then categories and drift."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _OF_OTHERS = {
     "contradicted": "the promise does not cover it, and is broken there.",
     "silent": "the promise does not cover it.",
 }
-"""What follows from drift, by verdict."""
+"""What drift means for the promise, by verdict."""
 _TONES: dict[str, Tone] = {"confirmed": "good", "contradicted": "bad", "silent": "doubtful"}
 _COUNTED = {"lost": "lost", "differs": "different", "drop": "drop"}
-"""Of what was counted, by loss."""
+"""Names of the counted losses."""
 
 
 def verify_sheet(checked: CheckedPolicy, *, verbose: bool = False) -> Sheet:
-    """Return the verdict and what it rests on; with `verbose` the limits and the power."""
+    """Return the sheet; `verbose` adds limits and power."""
     command = f"stopadvisor assess {shell_quote(checked.run)} --alpha {checked.alpha:g}"
     if checked.verdict == "silent" and not _moved(checked):
         command = f"stopadvisor probe WORKLOAD --like {shell_quote(checked.policy)}"
@@ -90,7 +90,7 @@ def _facts(checked: CheckedPolicy, *, verbose: bool) -> tuple[Fact, ...]:
 
 
 def _limits(checked: CheckedPolicy) -> list[Fact]:
-    """Each of several limits by itself."""
+    """Return a fact for each of several limits."""
     facts = []
     for limit in checked.limits or ():
         replies = limit.n
@@ -104,7 +104,7 @@ def _limits(checked: CheckedPolicy) -> list[Fact]:
 
 
 def _accuracy(checked: CheckedPolicy) -> Fact:
-    """What becomes of the accuracy, or what stands for right answers where gold is missing."""
+    """Return the change of accuracy, or how replies without gold are graded."""
     effect = verified_effect(checked)
     if effect.change is None:
         return ("no gold", "a reply counts as right where it is what full thinking answers")
