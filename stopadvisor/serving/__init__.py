@@ -1,4 +1,4 @@
-"""Answering with a policy: a workload at once, or the requests of a chat server."""
+"""Answering under a policy: a whole workload, or the requests of a chat server."""
 
 __all__ = [
     "answer_summary", "answering", "audit_log", "gateway", "monitored", "monitoring",

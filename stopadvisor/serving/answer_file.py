@@ -1,8 +1,4 @@
-"""The answers of `run` as lines of a file.
-
-Each question's line is on disk before the next question is answered.  A file that was left
-unfinished is continued; one of another policy or model is refused.  Knows no engine and no screen.
-"""
+"""The file of answers that `run` writes: one line a question, on disk before the next is asked."""
 
 from __future__ import annotations
 
@@ -11,23 +7,24 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stopadvisor.answers.normal_form import normalize
 from stopadvisor.ground.errors import OutputError, ProbeError
+from stopadvisor.ground.fields import plain
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.ground.results import from_document
 from stopadvisor.policy.requests import Climbed, Reply
 from stopadvisor.runs.storage import append, encode
 from stopadvisor.workload.questions import Question
 
-__all__ = ["AnswerFile", "AnswerRecord", "FullAnswer", "normal_form"]
+__all__ = ["AnswerFile", "AnswerRecord", "FullAnswer"]
 
 
 @dataclass(frozen=True)
 class FullAnswer:
-    """What the same question got without stopping."""
+    """The reply to the same question with full thinking."""
 
     answer: str | None
     normalized: str
@@ -37,23 +34,37 @@ class FullAnswer:
     seconds: float
     correct: bool | None = None
     price: float | None = None
-    """Of a ladder's reference."""
+    """Price of asking the reference alone; only with a ladder."""
+
+    @classmethod
+    def of(cls, question: Question, reply: Reply, correct: bool | None) -> FullAnswer:
+        """Take the figures of a reply."""
+        return cls(
+            answer=reply.text,
+            normalized=_normal_form(question, reply),
+            finish=reply.finish,
+            think_tokens=reply.think_tokens,
+            visible_tokens=reply.visible_tokens,
+            seconds=round(reply.seconds, 6),
+            correct=correct,
+            price=None if reply.climbed is None else reply.climbed.price,
+        )
 
     @property
     def decoded_tokens(self) -> int:
-        """Thinking and visible answer."""
+        """Tokens of thinking and visible answer."""
         return self.think_tokens + self.visible_tokens
 
 
 @dataclass(frozen=True)
 class AnswerRecord:
-    """One line of the file: a question and its reply.  What is None by default is then left out."""
+    """One line of the file: a question and its reply.  Optional fields are left out if None."""
 
     id: str
     key: str
     """Content hash of the question."""
     setting: str
-    """Short hash over all that decides the answer: policy, model, engine, `on_stop`."""
+    """Short hash of everything that determines the answer: policy, model, engine, `on_stop`."""
     answer: str | None
     """The reply as decoded."""
     normalized: str
@@ -71,56 +82,23 @@ class AnswerRecord:
     full: FullAnswer | None = None
     """Only with ``--compare-full``."""
     climbed: Climbed | None = None
-    """Of a ladder: which rung answered, and all that was asked."""
-
-    @classmethod
-    def of(
-        cls,
-        question: Question,
-        setting: str,
-        reply: Reply,
-        correct: bool | None,
-        full: FullAnswer | None = None,
-    ) -> AnswerRecord:
-        """Put a reply into a line."""
-        return cls(
-            id=question.id,
-            key=question.key,
-            setting=setting,
-            answer=reply.text,
-            normalized=normal_form(question, reply),
-            stopped=reply.stopped_at is not None,
-            checkpoint=reply.stopped_at,
-            budget=reply.budget,
-            finish=reply.finish,
-            think_tokens=reply.think_tokens,
-            probe_tokens=reply.probe_tokens,
-            visible_tokens=reply.visible_tokens,
-            prompt_tokens=reply.prompt_tokens,
-            seconds=round(reply.seconds, 6),
-            correct=correct,
-            full=full,
-            climbed=reply.climbed,
-        )
+    """Only with a ladder: which rung answered, and every reply on the way."""
 
     @property
     def decoded_tokens(self) -> int:
-        """Thinking, probes and visible answer."""
+        """Tokens of thinking, probes and visible answer."""
         return self.think_tokens + self.probe_tokens + self.visible_tokens
 
     def to_json(self) -> str:
-        """One line of JSON."""
-        data = asdict(replace(self, climbed=None))
-        data["climbed"] = None if self.climbed is None else self.climbed.to_dict()
-        for part in (data, data["full"] or {}):
-            for name in ("correct", "full", "climbed", "price"):
-                if part.get(name, 0) is None:
-                    del part[name]
+        """Return the line, without its end."""
+        data = plain(replace(self, climbed=None), sparse=False)
+        if self.climbed is not None:
+            data["climbed"] = self.climbed.to_dict()
         return json.dumps(data, ensure_ascii=False, allow_nan=False)
 
 
-def normal_form(question: Question, reply: Reply) -> str:
-    """Normal form of a reply: of a forced answer's whole text, as the policy sees it."""
+def _normal_form(question: Question, reply: Reply) -> str:
+    """Normalise a reply; of a forced answer the whole text counts, as it does for the policy."""
     if reply.text is None:
         return ""
     forced = reply.finish == "stopped" and not reply.visible_tokens
@@ -130,27 +108,27 @@ def normal_form(question: Question, reply: Reply) -> str:
 # --- The file -------------------------------------------------------------------------------------
 
 
+@dataclass
 class AnswerFile:
     """A file of answers, locked for this process; made by `AnswerFile.open`."""
 
-    def __init__(self, path: Path, setting: str, lines: Sequence[AnswerRecord]) -> None:
-        self.path = path
-        self.setting = setting
-        self.lines = list(lines)
-        """In the order of the file."""
+    path: Path
+    setting: str
+    lines: list[AnswerRecord]
+    """In file order."""
 
     @classmethod
     @contextmanager
     def open(cls, path: Path, setting: str) -> Iterator[AnswerFile]:
-        """Open or begin the file and lock it; the lock ends with the process, even if it is killed.
+        """Open or create the file and lock it; the lock ends with the process, even if killed.
 
-        A last line that is incomplete, as after a kill, is removed.
+        An incomplete last line, as a kill leaves it, is removed.
 
         Raises
         ------
         OutputError
-            The file cannot be written, another process writes it, a line is broken, or it holds
-            the answers of another policy or model.
+            The file cannot be written, another process is writing it, a line is damaged, or it
+            holds answers of another policy or model.
         """
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -166,29 +144,24 @@ class AnswerFile:
                 ) from error
             file.seek(0)
             whole, _, tail = file.read().rpartition(b"\n")
-            found = [
+            lines = [
                 _read(line, f"{path}:{number}")
                 for number, line in enumerate(whole.split(b"\n"), start=1)
                 if line
             ]
             if tail:
                 os.truncate(path, len(whole) + (1 if whole else 0))
-            others = [line for line in found if line.setting != setting]
+            others = [line for line in lines if line.setting != setting]
             if others:
                 raise OutputError(
                     f"{path} holds answers under other settings ({others[0].setting}, now "
                     f"{setting}): of another policy, model, dtype, --on-stop or --grader; choose "
                     "another --out"
                 )
-            yield cls(path, setting, found)
-
-    def uncompared(self, questions: Sequence[Question]) -> int:
-        """Number of these questions that were answered without full thinking as well."""
-        wanted = {question.id for question in questions}
-        return sum(line.full is None for line in self.lines if line.id in wanted)
+            yield cls(path, setting, lines)
 
     def done(self, questions: Sequence[Question]) -> set[str]:
-        """Ids of these questions that the file answers already."""
+        """Return the ids of the questions that the file answers already."""
         keys = {line.id: line.key for line in self.lines}
         for question in questions:
             if keys.get(question.id, question.key) != question.key:
@@ -198,8 +171,29 @@ class AnswerFile:
                 )
         return {question.id for question in questions if question.id in keys}
 
-    def add(self, line: AnswerRecord) -> None:
-        """Append a line: it is on disk when this returns."""
+    def add(
+        self, question: Question, reply: Reply, correct: bool | None, full: FullAnswer | None
+    ) -> None:
+        """Append a question's line: it is on disk when this returns."""
+        line = AnswerRecord(
+            id=question.id,
+            key=question.key,
+            setting=self.setting,
+            answer=reply.text,
+            normalized=_normal_form(question, reply),
+            stopped=reply.stopped_at is not None,
+            checkpoint=reply.stopped_at,
+            budget=reply.budget,
+            finish=reply.finish,
+            think_tokens=reply.think_tokens,
+            probe_tokens=reply.probe_tokens,
+            visible_tokens=reply.visible_tokens,
+            prompt_tokens=reply.prompt_tokens,
+            seconds=round(reply.seconds, 6),
+            correct=correct,
+            full=full,
+            climbed=reply.climbed,
+        )
         append(self.path, encode(line.to_json() + "\n"))
         self.lines.append(line)
 

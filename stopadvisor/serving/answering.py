@@ -1,10 +1,4 @@
-"""Answer a workload's questions, each thinking only as long as a policy lets it.
-
-The use case of `run`: policy and questions are read and compared with the engine, what is missing
-is answered into a file, each answer written at once, and the result summarises all its answers.
-Compared with full thinking, both take turns in groups, so that whatever else the machine does slows
-both alike.  Knows no command line, no JSON document and no screen.
-"""
+"""The use case of `run`: answer a workload under a policy, save each answer, sum all of them up."""
 
 from __future__ import annotations
 
@@ -26,7 +20,7 @@ from stopadvisor.policy.frozen import MIXED_TASKS, Policy, load_policy
 from stopadvisor.policy.requests import OnStop, Reply, Request, make_requests, policy_plan
 from stopadvisor.policy.session import Rule
 from stopadvisor.probes.asking import Engine, ProbePlan
-from stopadvisor.serving.answer_file import AnswerFile, AnswerRecord, FullAnswer, normal_form
+from stopadvisor.serving.answer_file import AnswerFile, AnswerRecord, FullAnswer
 from stopadvisor.serving.answer_summary import (
     AnswerSummary,
     ClimbSummary,
@@ -41,13 +35,14 @@ from stopadvisor.workload.questions import Question, read_workload
 __all__ = ["AnswerSettings", "Answering", "AnsweringEngine", "answer_workload"]
 
 _WHOLE_REPLIES = ProbePlan((), cue="", cap=1, max_think=1)
-"""Of a ladder, which forces no answer."""
+"""Plan of a ladder, which forces no answer."""
 _GROUP_BATCHES = 4
-"""Batches of questions between two turns of stopping and not stopping."""
+"""With ``--compare-full``: batches per group of questions.  Within each group all questions are
+asked with stopping and all without, in alternating order, so that other load slows both alike."""
 
 
 class Answering(Protocol):
-    """What answers requests under a rule: an engine, or the servers of a ladder."""
+    """An engine, or the servers of a ladder, answering requests under a rule."""
 
     @property
     def name(self) -> str:
@@ -56,15 +51,15 @@ class Answering(Protocol):
 
     @property
     def remarks(self) -> list[str]:
-        """What the user should know, one line each; grows."""
+        """Lines for the user; the list grows while requests are answered."""
         ...
 
     def identity(self) -> dict[str, Any]:
-        """What decides the outcome, as plain values."""
+        """Everything that determines the answers, as plain values."""
         ...
 
     def questions_at_once(self, plan: ProbePlan) -> int:
-        """Requests that `serve` should be working on, where the user does not say."""
+        """Batch size for `serve` if the user sets none."""
         ...
 
     def serve(
@@ -76,55 +71,55 @@ class Answering(Protocol):
         batch_size: int | None = None,
         on_stop: OnStop = "probe",
     ) -> Iterator[tuple[int, Reply]]:
-        """Answer requests and yield each with its position as soon as it is over.
+        """Answer requests and yield each reply with its request's index as soon as it is complete.
 
-        `plan` and `batch_size` are those of `policy_plan` and `questions_at_once`; a `rule` is a
-        policy, or None to think to the end without any probe.
+        `plan` and `batch_size` come from `policy_plan` and `questions_at_once`.  The `rule` is a
+        policy, or None to think to the end without probes.
 
         Raises
         ------
         OutOfMemory
-            Too many at once; those that were yielded are done.
+            The batch is too large; replies yielded so far are final.
         EngineError
-            The engine failed; what was over before is yielded first.
+            The engine failed; complete replies are yielded first.
         """
         ...
 
 
 class AnsweringEngine(Engine, Answering, Protocol):
-    """An engine that answers requests, each thinking only as long as a rule lets it."""
+    """An engine that stops thinking where a rule says so."""
 
     def policy_plan(self, policy: Policy, *, answer_cap: int | None = None) -> ProbePlan:
         """Plan of a policy at this engine; see `policy.requests.policy_plan`."""
         ...
 
     def entropy_for(self, policy: Policy) -> str:
-        """Entropy source that this engine gives a policy."""
+        """Entropy source that this engine provides for a policy."""
         ...
 
 
 @dataclass(frozen=True)
 class AnswerSettings:
-    """Which policy, over which questions, and how."""
+    """Settings of `run`."""
 
     policy: Path
     workload: Path
     out: Path | None = None
-    """The answers' file; None for one under ``runs/``."""
+    """File of the answers; by default one under ``runs/``."""
     compare_full: bool = False
-    """Ask every question without stopping too."""
+    """Also answer every question with full thinking."""
     on_stop: OnStop | None = None
-    """None: the policy's own."""
+    """Defaults to the policy's."""
     batch_size: int | None = None
-    """None: what fits, halved when memory runs out."""
+    """Defaults to what fits, halved when memory runs out."""
     limit: int | None = None
-    """Only the first questions, this many."""
+    """Answer only this many questions, from the start of the workload."""
     answer_cap: int | None = None
-    """None: the one that was certified, else the default."""
+    """Defaults to the certified one, if any."""
     grader: str | None = None
-    """``MODULE:FUNCTION`` that says what is right; None: compare with gold."""
+    """``MODULE:FUNCTION`` that grades answers; by default they are compared with gold."""
     require_signature: tuple[Path, ...] = ()
-    """Public keys, of which one must have signed the policy; without any it may be unsigned."""
+    """Public keys, one of which must have signed the policy; if empty, it may be unsigned."""
 
 
 def answer_workload(
@@ -132,26 +127,26 @@ def answer_workload(
     open_engine: Callable[[Policy], AbstractContextManager[Answering]],
     progress: Progress,
 ) -> AnswerSummary:
-    """Answer what the file of answers lacks, and sum up all of it.
+    """Answer the questions that the output file does not answer yet, and sum up all its answers.
 
     Parameters
     ----------
     open_engine : callable
         Loads the model that a policy is for: an `AnsweringEngine`, or the servers of a ladder for a
-        policy that climbs.  Called when policy and questions were not refused.
+        policy that climbs.  Called only after policy and workload have been accepted.
 
     Raises
     ------
     PolicyError
-        The file is refused, or the policy is bound to something else than what is opened.
+        The policy is refused, or is bound to another model.
     WorkloadError
-        The questions cannot be used.
+        The workload is invalid.
     ModelError, EngineError
         The model cannot be used, or fails; answers up to then are in the file.
     OutputError
         The file cannot be written, or holds answers under other settings.
     GraderError
-        The grader cannot be had, or does what none may do.
+        The grader cannot be loaded, or misbehaves.
     """
     policy = load_policy(settings.policy, require_signature=settings.require_signature or None)
     if policy.ladder:
@@ -170,37 +165,42 @@ def answer_workload(
     with open_graders(settings.grader) as graders, open_engine(policy) as engine:
         plan, remarks = _WHOLE_REPLIES, list[str]()
         if not policy.ladder:
-            of_trace = cast("AnsweringEngine", engine)
-            plan = of_trace.policy_plan(policy, answer_cap=settings.answer_cap)
-            remarks = policy.check_source(of_trace.identity(), of_trace.entropy_for(policy))
+            stopping = cast("AnsweringEngine", engine)
+            plan = stopping.policy_plan(policy, answer_cap=settings.answer_cap)
+            remarks = policy.check_source(engine.identity(), stopping.entropy_for(policy))
             if settings.on_stop not in (None, policy.on_stop) and policy.kind == "stop":
                 remarks.append(
                     f"--on-stop {settings.on_stop}: the certificate does not cover these answers, "
                     f"it was shown for on-stop {policy.on_stop}"
                 )
         on_stop, grader = settings.on_stop or policy.on_stop, graders.right
-        graded, mine = policy.terms.grading, dict(grader.identity)
-        by_function = any("grader_sha256" in identity for identity in (graded, mine))
-        if by_function and mine != graded and any(q.gold is not None for q in workload.questions):
+        calibrated, now = policy.terms.grading, dict(grader.identity)
+        by_function = any("grader_sha256" in identity for identity in (calibrated, now))
+        if (
+            by_function
+            and now != calibrated
+            and any(q.gold is not None for q in workload.questions)
+        ):
             remarks.append(
-                f"these answers are graded by {described(mine)}, the calibration questions were by "
-                f"{described(graded)} (--grader)"
+                f"these answers are graded by {described(now)}, the calibration questions were by "
+                f"{described(calibrated)} (--grader)"
             )
-        # All that decides the answers, their grades and costs.
-        decides = [policy.digest, engine.identity(), plan.answer_cap, on_stop]
-        decides += [mine] if grader.reads_questions else []
-        setting = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:8]
+        # Everything that determines the answers, their grades and their costs.
+        identity = [policy.digest, engine.identity(), plan.answer_cap, on_stop]
+        identity += [now] if grader.reads_questions else []
+        setting = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
         path = settings.out or Path("runs") / f"{workload.name}-{policy.digest[:8]}.jsonl"
         with AnswerFile.open(path, setting) as file:
             questions = workload.questions[: settings.limit]
+            wanted = {question.id for question in questions}
             answer_pass = _AnswerPass(
                 policy, plan, engine, on_stop, file, grader, progress, settings
             )
-            alone = file.uncompared(questions)
-            if settings.compare_full and alone:
+            uncompared = sum(line.full is None for line in file.lines if line.id in wanted)
+            if settings.compare_full and uncompared:
                 remarks.append(
-                    f"{alone} questions were answered before, without full thinking to compare: "
-                    "--compare-full leaves them out, another --out asks them again"
+                    f"{uncompared} questions were answered before, without full thinking to "
+                    "compare: --compare-full leaves them out, another --out asks them again"
                 )
             for remark in remarks:
                 progress.remark(f"note: {remark}")
@@ -216,9 +216,8 @@ def answer_workload(
             for remark in grader.remarks():
                 remarks.append(remark)
                 progress.remark(f"note: {remark}")
-            wanted = {question.id for question in questions}
             lines = [line for line in file.lines if line.id in wanted]
-            return _summed_up(answer_pass, lines, remarks)
+            return _summary(answer_pass, lines, remarks)
 
 
 # --- One pass -------------------------------------------------------------------------------------
@@ -226,7 +225,7 @@ def answer_workload(
 
 @dataclass
 class _AnswerPass:
-    """Answers what the file does not answer yet; counts and times what it did."""
+    """One call's work on the file of answers; counts and times the questions it answers."""
 
     policy: Policy
     plan: ProbePlan
@@ -238,11 +237,11 @@ class _AnswerPass:
     settings: AnswerSettings
     new: int = 0
     seconds: dict[bool, float] = field(default_factory=lambda: {True: 0.0, False: 0.0})
-    """Wall time of the engine for the new questions: with stopping, and without."""
+    """Wall time that the engine took, with stopping (True) and without (False)."""
     _size: int = 1
 
     def go(self, questions: Sequence[Question]) -> None:
-        """Answer what the file does not answer yet."""
+        """Answer the questions that are not in the file yet."""
         done, reported = self.file.done(questions), set[str]()
         left = [question for question in questions if question.id not in done]
         if left:
@@ -255,13 +254,13 @@ class _AnswerPass:
                 self._both(left[start : start + size], stopping_first=turn % 2 == 0)
         else:
             for question, reply in self._serve(left, stopping=True):
-                self._keep(question, reply, None)
+                self._keep(question, reply)
         report_remarks(self.engine.remarks, self.progress, reported)
 
     def _both(self, group: Sequence[Question], *, stopping_first: bool) -> None:
-        """Ask a group twice; each question is written once it has both answers."""
-        asked = self._serve(group, stopping=stopping_first)
-        first = {question.id: reply for question, reply in asked}
+        """Answer a group with and without stopping; write each question once it has both."""
+        answered = self._serve(group, stopping=stopping_first)
+        first = {question.id: reply for question, reply in answered}
         for question, second in self._serve(group, stopping=not stopping_first):
             replies = (first[question.id], second)
             stopped, full = replies if stopping_first else replies[::-1]
@@ -270,10 +269,10 @@ class _AnswerPass:
     def _serve(
         self, questions: Sequence[Question], *, stopping: bool
     ) -> Iterator[tuple[Question, Reply]]:
-        """Ask questions and yield each as it is over; batches halve when memory runs out."""
+        """Yield each question with its reply; batches halve when memory runs out."""
         left = list(questions)
         while left:
-            began, over = time.perf_counter(), set[str]()
+            began, done = time.perf_counter(), set[str]()
             replies = self.engine.serve(
                 make_requests(left, self.policy),
                 self.plan,
@@ -284,44 +283,32 @@ class _AnswerPass:
             try:
                 for index, reply in replies:
                     self.seconds[stopping] += time.perf_counter() - began
-                    over.add(left[index].id)
+                    done.add(left[index].id)
                     yield left[index], reply
-                    began = time.perf_counter()  # what is done with a reply is not the engine's
+                    began = time.perf_counter()  # grading and writing are not the engine's time
                 self.seconds[stopping] += time.perf_counter() - began
             except OutOfMemory:
                 if self._size == 1 or self.settings.batch_size is not None:
                     raise
                 self._size //= 2
                 self.progress.remark(f"out of memory; going on with {self._size} questions at once")
-            left = [question for question in left if question.id not in over]
+            left = [question for question in left if question.id not in done]
 
-    def _keep(self, question: Question, reply: Reply, full: Reply | None) -> None:
-        """Grade, where there is gold, and write the line."""
-        replies = [reply] if full is None else [reply, full]
-        correct: list[bool | None] = [None, None]
+    def _keep(self, question: Question, *replies: Reply) -> None:
+        """Grade a reply, and that of full thinking if there is one, and write their line."""
+        correct: list[bool | None] = [None] * len(replies)
         if question.gold is not None:
             items = [(question.task, question.gold, _gradable(question, r)) for r in replies]
             verdicts = self.grader.grade_many(items, [question.text] * len(items))
             correct = [verdict is True for verdict in verdicts]
-        whole = None
-        if full is not None:
-            whole = FullAnswer(
-                answer=full.text,
-                normalized=normal_form(question, full),
-                finish=full.finish,
-                think_tokens=full.think_tokens,
-                visible_tokens=full.visible_tokens,
-                seconds=round(full.seconds, 6),
-                correct=correct[1],
-                price=None if full.climbed is None else full.climbed.price,
-            )
-        self.file.add(AnswerRecord.of(question, self.file.setting, reply, correct[0], whole))
+        full = FullAnswer.of(question, replies[1], correct[1]) if len(replies) == 2 else None
+        self.file.add(question, replies[0], correct[0], full)
         self.new += 1
         self.progress.advance(1, sum(r.decoded_tokens for r in replies))
 
 
 def _gradable(question: Question, reply: Reply) -> str | None:
-    """What the grader sees: a forced answer's whole text, or a visible answer's short one."""
+    """Text for the grader: a forced answer as it stands, or the short answer of a visible one."""
     if reply.text is None or (reply.finish == "stopped" and not reply.visible_tokens):
         return reply.text
     return extract_natural(question.task, reply.text)
@@ -330,10 +317,10 @@ def _gradable(question: Question, reply: Reply) -> str | None:
 # --- Sums over lines ------------------------------------------------------------------------------
 
 
-def _summed_up(
+def _summary(
     answered: _AnswerPass, lines: Sequence[AnswerRecord], remarks: Sequence[str]
 ) -> AnswerSummary:
-    """Sum up a pass, and the lines that are there now."""
+    """Sum up all answers in the file, and what this call added to them."""
     settings = answered.settings
     policy, terms = answered.policy, answered.policy.terms
     certificate, saving = terms.certificate, None
@@ -369,13 +356,13 @@ def _summed_up(
         labelled=len(graded),
         accuracy=_mean(graded),
         full=_timed(answered, lines) if any(line.full for line in lines) else None,
-        climbed=_climbs(lines, tuple(dict.fromkeys(rung.name for rung in policy.ladder))),
+        climbed=_climb_summary(lines, tuple(dict.fromkeys(rung.name for rung in policy.ladder))),
         remarks=tuple(remarks),
     )
 
 
 def _timed(answered: _AnswerPass, lines: Sequence[AnswerRecord]) -> TimedComparison:
-    """Compare with full thinking, and the times where this call answered both ways."""
+    """Compare with full thinking; time only the questions that this call answered both ways."""
     split = answered.policy.terms.split
     seen = set() if split is None else {*split.fit, *split.calibration}
     seconds, full_seconds = answered.seconds[True], answered.seconds[False]
@@ -398,30 +385,32 @@ def _saving(spent: float, full: float) -> float:
     return 100 * (1 - spent / full) if full else 0.0
 
 
-def _climbs(lines: Sequence[AnswerRecord], names: Sequence[str]) -> ClimbSummary | None:
-    """Sum up how questions were climbed; None where none was."""
-    found = [(line.climbed, line.full) for line in lines if line.climbed is not None]
-    if not found:
+def _climb_summary(lines: Sequence[AnswerRecord], names: Sequence[str]) -> ClimbSummary | None:
+    """Sum up what each rung answered; None without a ladder."""
+    climbs = [(line.climbed, line.full) for line in lines if line.climbed is not None]
+    if not climbs:
         return None
     rungs = []
     for name in names:
-        asked = [[each for each in way.asked if each.name == name] for way, _ in found]
-        served = sum(way.rung == name for way, _ in found)
-        down = sum(any(each.down is not None for each in row) for row in asked)
-        rungs.append(RungShare(name, sum(map(bool, asked)), served, served / len(found), down))
-    compared = [(way.price, full.price) for way, full in found if full and full.price is not None]
-    spent, full = sum(price for price, _ in compared), sum(price for _, price in compared)
+        asked = [[reply for reply in climb.asked if reply.name == name] for climb, _ in climbs]
+        served = sum(climb.rung == name for climb, _ in climbs)
+        down = sum(any(reply.down is not None for reply in replies) for replies in asked)
+        rungs.append(RungShare(name, sum(map(bool, asked)), served, served / len(climbs), down))
+    prices = [
+        (climb.price, full.price) for climb, full in climbs if full and full.price is not None
+    ]
+    spent, full = sum(price for price, _ in prices), sum(price for _, price in prices)
     return ClimbSummary(
         tuple(rungs),
-        sum(way.price for way, _ in found) / len(found),
-        full / len(compared) if compared else None,
+        sum(climb.price for climb, _ in climbs) / len(climbs),
+        full / len(prices) if prices else None,
         _saving(spent, full) if full else None,
-        sum(way.gave_up is True for way, _ in found),
+        sum(climb.gave_up is True for climb, _ in climbs),
     )
 
 
 def _compared(lines: Sequence[AnswerRecord]) -> FullComparison:
-    """Compare those lines that hold the full answer too."""
+    """Compare with full thinking, over the lines that have both answers."""
     pairs = [(line, line.full) for line in lines if line.full is not None]
     graded = [
         (line.correct, full.correct)

@@ -1,11 +1,10 @@
-"""An append-only log of audits without any text: how a server writes it, and how it is read again.
+"""The append-only log of audits, which holds no text of requests or replies.
 
-A folder holds one series of files for each policy, `audit-DIGEST-0-NUMBER.jsonl`.  The first line
-of a file is its header: the settings, and where the series stood when the file was begun, so that a
-deleted file takes no evidence along.  Then one line for each covered request, for each result of an
-audit, and for each reset after an alarm.  A line is one write: whatever is killed, a line is there
-or it is not.  Only a power failure can tear the last one, which is moved to the next line and
-reported.
+A folder holds one series of files for each policy, `audit-DIGEST-0-NUMBER.jsonl`.  A file's first
+line is its header: the settings, and the state of the series when the file was begun, so that no
+evidence is lost with a deleted file.  Then comes a line for each covered request, for each audit's
+result, and for each reset after an alarm.  Each line is written by one system call, so a killed
+process leaves a whole line or none; only a power failure can tear the last one.
 """
 
 from __future__ import annotations
@@ -34,10 +33,9 @@ __all__ = ["AuditLog", "Series", "find_series", "replay", "reset"]
 Series = tuple[Path, ...]
 """The files of one server, oldest first."""
 
-
 _SCHEMA = 2
 _NAME = re.compile(r"audit-([0-9a-f]{8})-0-([0-9]{6})\.jsonl")
-"""Name of a file: the policy's digest, and the file's number."""
+"""File name, with the policy's digest and the file's number."""
 _KINDS: dict[str, tuple[tuple[str, tuple[type, ...]], ...]] = {
     "request": (("id", (str,)), ("stop", (int, type(None)))),
     "result": (("id", (str,)), ("differs", (bool,))),
@@ -47,30 +45,30 @@ _KINDS: dict[str, tuple[tuple[str, tuple[type, ...]], ...]] = {
 _OPTIONAL = ("tokens", "prompt_tokens", "first_logprob", "share", "stop")
 _NUMBERS = (int, float)
 _LARGEST = 1e12
-"""Of any number in a record: a thousand times the seconds since 1970."""
+"""Largest number in a record: a thousand times the seconds since 1970."""
 
 
 # --- Lines ----------------------------------------------------------------------------------------
 
 
 class _Twice(ValueError):
-    """A field stands twice in a record, and readers differ in which of them they take."""
+    """A record has a field twice; JSON readers differ in which one counts."""
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         names = [name for name, _ in pairs]
         name = next(name for name in names if names.count(name) > 1)
         raise _Twice(f"field {short_repr(name)}: expected once, got it twice")
-    return found
+    return fields
 
 
 def _refuse(name: str) -> None:
     raise ValueError(f"expected a finite number, got {name}")
 
 
-# One for all lines: making them takes as long as using them.
+# Shared by all lines: creating an encoder takes as long as using it.
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False).encode
 _decode = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=_once).decode
 
@@ -80,7 +78,7 @@ def _line(record: Mapping[str, Any]) -> bytes:
 
 
 def _parse(line: bytes) -> Any:
-    """Parse one line of JSON; ValueError where it is none, or as nobody writes it."""
+    """Parse one line; raise ValueError if it is not strict JSON."""
     try:
         return _decode(line.decode())
     except RecursionError as error:
@@ -96,7 +94,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _fault(record: Any) -> str | None:
-    """What is wrong with a record; None where nothing is."""
+    """Describe what is wrong with a record; None if it is valid."""
     time: Any = record.get("t") if type(record) is dict else None
     if type(time) not in _NUMBERS or not -_LARGEST < time < _LARGEST:
         return "expected a record with a time 't'"
@@ -119,11 +117,11 @@ def _fault(record: Any) -> str | None:
 
 
 def _read_header(path: Path) -> dict[str, Any]:
-    """Read the first line of a log; its settings are those of a test."""
+    """Read the first line of a log file."""
     for _, line in _lines(path):
         try:
             header: dict[str, Any] = _parse(line)
-            WatchSettings(**header["settings"]).tests()  # refuses what is no number, or no limit
+            WatchSettings(**header["settings"]).tests()  # checks the settings' ranges
             if header["kind"] == "header" and header["schema"] == _SCHEMA and "state" in header:
                 return header
         except (ValueError, TypeError, KeyError, CalibrationError):
@@ -133,15 +131,15 @@ def _read_header(path: Path) -> dict[str, Any]:
 
 
 def _records(series: Series, remarks: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield the records of a server; torn lines are left out and said in the remarks.
+    """Yield a server's records; torn lines are skipped with a remark.
 
-    Nothing is taken back by a later line: a forged result before the true one would hide a loss,
-    because only the first counts.
+    Two different results for one request are refused: since only the first counts, one that was
+    inserted above the true one would hide a loss.
 
     Raises
     ------
     PolicyError
-        A record is damaged, or contradicts one above.
+        A record is damaged, or contradicts an earlier one.
     """
     state = _read_header(series[0])["state"]
     opened = [] if state is None else state["processes"]["differs"]["open"]
@@ -167,10 +165,10 @@ def _records(series: Series, remarks: list[str]) -> Iterator[dict[str, Any]]:
                 elif kind == "result" and key not in results:
                     orphans += 1
                 elif kind != "reset" and key in results:
-                    said = record.get("differs", "shed")
-                    if results[key] not in (None, said):
+                    result = record.get("differs", "shed")
+                    if results[key] not in (None, result):
                         fault = f"field 'id': {short_repr(key)} has another result above"
-                    results[key] = said
+                    results[key] = result
             if fault is not None:
                 raise PolicyError(f"{path}, line {number}: {fault}")
             yield record
@@ -181,14 +179,14 @@ def _records(series: Series, remarks: list[str]) -> Iterator[dict[str, Any]]:
 
 
 def find_series(paths: Iterable[Path], digest: str) -> tuple[Series, ...]:
-    """The logs of a policy among files and folders.
+    """Find the logs of a policy among files and folders.
 
     Raises
     ------
     PolicyError
-        There is none, but logs of another policy are; or a file has another name than logs have.
+        There are only logs of other policies, or a file is not named like a log.
     """
-    found: dict[Path, list[Path]] = {}
+    by_folder: dict[Path, list[Path]] = {}
     others: list[Path] = []
     for path in paths:
         for file in path.iterdir() if path.is_dir() else [path]:
@@ -197,16 +195,16 @@ def find_series(paths: Iterable[Path], digest: str) -> tuple[Series, ...]:
                 if file == path:
                     raise PolicyError(f"{path}: not named like an audit log, audit-*.jsonl")
             elif name[1] == digest[:8]:
-                found.setdefault(file.parent, []).append(file)
+                by_folder.setdefault(file.parent, []).append(file)
             else:
                 others.append(file)
-    if others and not found:
+    if others and not by_folder:
         raise PolicyError(f"{min(others)}: a log of another policy; this one is {digest[:8]}")
-    return tuple(tuple(sorted(files)) for _, files in sorted(found.items()))
+    return tuple(tuple(sorted(files)) for _, files in sorted(by_folder.items()))
 
 
 def _merged(series: Sequence[Series], remarks: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield servers by number with records, in the order of times; a server's keep their own."""
+    """Yield server numbers and records by time, without reordering any server's records."""
 
     def timed(number: int, one: Series) -> Iterator[tuple[float, int, dict[str, Any]]]:
         latest = 0.0
@@ -226,12 +224,11 @@ def replay(
     gold: Mapping[str, tuple[bool, bool]] | None = None,
     policy: Policy | None = None,
 ) -> tuple[Course, tuple[str, ...]]:
-    """Read logs again, several servers' merged by time; also says what is torn or gone.
+    """Rebuild the course from logs, merging several servers by time; return it with remarks.
 
-    `gold` is settled last; where a `policy` is given the logs have to be about its promise.  A
-    server's records keep their order, whatever its clock does; a difference of clocks between
-    servers moves requests by as much and breaks no promise, because no outcome decides on a
-    request's time.
+    `gold` is applied last.  If a `policy` is given, the logs must be about its promise.  Clocks of
+    servers may differ: that shifts requests against each other, but no request's time depends on
+    its outcome, so the tests stay valid.
 
     Raises
     ------
@@ -251,12 +248,12 @@ def replay(
     if states:
         remarks.append(f"{len(states)} of {len(series)} logs begin later than their replica did")
     if policy is not None:
-        own = replace(watch_settings(policy, share=settings.share), change=settings.change)
-        for name, value in asdict(own).items():
-            if (found := getattr(settings, name)) != value:
+        expected = replace(watch_settings(policy, share=settings.share), change=settings.change)
+        for name, value in asdict(expected).items():
+            if (logged := getattr(settings, name)) != value:
                 raise PolicyError(
                     f"{series[0][0]}, line 1: expected the policy's own {name} ({value!r}), got "
-                    f"{short_repr(found)}"
+                    f"{short_repr(logged)}"
                 )
     course = Course.join(settings, states, reference)
     lines = sum(sum(1 for _ in _lines(path)) - 1 for one in series for path in one)
@@ -275,22 +272,22 @@ def replay(
 
 _DAY = 86_400.0
 _LOOK_SECONDS = 1.0
-"""How often a log looks whether its file is still there."""
+"""How often to check that the log file is still in place."""
 
 
 class AuditLog:
-    """What one server writes; no two share a folder.
+    """The log that one server writes; no two servers share a folder.
 
-    A new file is begun at `max_bytes`, and those that were written last before `keep_days` are
-    deleted then.  Opening a log again goes on where it ended: an alarm stays one until it is reset,
-    and audits that were on their way are given up.
+    At `max_bytes` a new file is begun, and files last written more than `keep_days` ago are
+    deleted.  An existing log is continued: alarms stay on until they are reset, and unfinished
+    audits are shed.
 
     Raises
     ------
     OutputError
         The folder cannot be written.
     PolicyError
-        What was written before is damaged, or was written under other settings.
+        The existing log is damaged, or was written under other settings.
     """
 
     def __init__(
@@ -332,7 +329,7 @@ class AuditLog:
             self.write("shed", id=str(key).partition("/")[2])
 
     def write(self, kind: str, **fields: Any) -> None:
-        """Write a record, and let it count."""
+        """Write a record and apply it to the course."""
         record = {"kind": kind, "t": round(self._clock() * 1000) / 1000, **fields}
         self._append(record)
         self.course.apply(record)
@@ -345,13 +342,13 @@ class AuditLog:
                     path.unlink()
 
     def take_in_resets(self) -> None:
-        """Apply what `monitor --reset` wrote after our last line."""
+        """Apply resets that `monitor --reset` has written after our last line."""
         end = os.fstat(self._file.fileno()).st_size
         self._apply_resets(end)
         self._size = end
 
     def _files(self) -> list[Path]:
-        """Those of this policy, oldest first; other policies' may lie in the same folder."""
+        """Return this policy's files, oldest first."""
         digits = 6 * "[0-9]"
         return sorted(self._folder.glob(f"audit-{self._settings.digest[:8]}-0-{digits}.jsonl"))
 
@@ -370,7 +367,7 @@ class AuditLog:
         )
 
     def _open(self, path: Path) -> None:
-        """Hold a file open: opening it takes longer than to write a line."""
+        """Open a file and keep it open, as opening takes longer than writing a line."""
         file = _opened(path)
         self._close()
         self._close = weakref.finalize(self, file.close)
@@ -382,17 +379,17 @@ class AuditLog:
         if not 0 <= record["t"] - self._looked < _LOOK_SECONDS:
             self._look()
             self._looked = record["t"]
-        # Where the line ends tells what somebody else wrote before it.
         end = _write(self._file, data, self._path)
+        # `monitor --reset` may have written lines before ours.
         if end > self._size + len(data):
             self._apply_resets(end - len(data))
         self._size = end
 
     def _look(self) -> None:
-        """See whether the file that is held open is still the one with its name."""
+        """Check that the open file is still the one at its path."""
         try:
             same = os.path.samestat(os.lstat(self._path), os.fstat(self._file.fileno()))
-        except FileNotFoundError:  # somebody took it away: the next one says where we stood
+        except FileNotFoundError:  # removed: the next file's header has the state
             self._number += 1
             self._begin()
             return
@@ -405,7 +402,7 @@ class AuditLog:
             try:
                 record = _parse(line)
             except ValueError:
-                continue  # said when the log is read again
+                continue  # reported when the log is replayed
             if isinstance(record, dict) and record.get("kind") == "reset":
                 self.course.apply(record)
 
@@ -418,11 +415,11 @@ def _opened(path: Path) -> io.FileIO:
 
 
 def _write(file: io.FileIO, data: bytes, path: Path) -> int:
-    """Add a line in one write: it is there or it is not; returns where it ends."""
+    """Append a line in one write, all of it or nothing; return the position of its end."""
     try:
         written = file.write(data)
         end = file.tell()
-        if written != len(data):  # the disk is full: no half line for the next one to end
+        if written != len(data):  # the disk is full: remove the partial line
             file.truncate(end - written)
             raise OutputError(f"cannot write {path}: no space left")
         return end
@@ -431,10 +428,7 @@ def _write(file: io.FileIO, data: bytes, path: Path) -> int:
 
 
 def reset(series: Sequence[Series], by: str) -> None:
-    """Write into each log that somebody looked into its alarm.
-
-    A server that is running reads it when it starts again.
-    """
+    """Write into each log that somebody has looked into its alarm; running servers notice."""
     if not by.strip() or not by.isprintable():
         raise PolicyError("--reset needs a name in printable characters")
     for one in series:

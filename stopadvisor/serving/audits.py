@@ -1,9 +1,4 @@
-"""Audits while serving: some stopped requests think on in the background, and are compared.
-
-Which ones is decided by a keyed hash of an id that the server assigns, never by content, so that
-neither clients nor the policy can choose.  Knows a log and a way to finish thinking; no HTTP, no
-engine, and no text beyond the comparison of two answers.
-"""
+"""Audits: let a share of the stopped requests think on in the background, and compare."""
 
 from __future__ import annotations
 
@@ -33,55 +28,59 @@ __all__ = ["AuditedReply", "Auditor", "Auditors", "FinishTrace", "FullThinking"]
 
 _log = logging.getLogger("stopadvisor.audits")
 _SHOWN_EVERY = 100
-"""Requests after which the exported figures are computed again."""
+"""Requests between two updates of the exported figures."""
 
 
 @dataclass(frozen=True)
 class AuditedReply:
-    """One covered request that was answered."""
+    """The reply to one covered request."""
 
     id: str
     """Assigned by the server."""
     stop: int | None
-    """Thinking tokens at which it was stopped, or the number of a ladder's reply that was served;
-    None where it is the reference's."""
+    """Thinking tokens at the stop, or the column of the ladder's reply that was served; None for
+    full thinking and for the reference's reply."""
     answer: str | None
-    """Its short answer, as taken out of the reply."""
+    """The short answer extracted from the reply."""
     task: str
     tokens: int
-    """Decoded for it in all."""
+    """All tokens decoded for it."""
     prompt_tokens: int | None
-    """None where nobody said."""
+    """None if the server did not report it."""
     first_logprob: float | None = None
-    """Mean over the first forced answer's tokens; None where none was asked for."""
+    """Mean log-probability of the first forced answer, if it was requested."""
 
 
 @dataclass(frozen=True)
 class FullThinking:
-    """What full thinking came to."""
+    """The outcome of an audit."""
 
     text: str | None
-    """The visible answer; None where thinking was cut."""
+    """The visible answer; None if thinking was cut off."""
     tokens: int
-    """Decoded for it."""
+    """Tokens decoded for the audit."""
 
 
 FinishTrace = Callable[[], Awaitable[FullThinking]]
-"""Thinks a stopped request to its end."""
+"""Continues a stopped request to its end."""
 
 
 @dataclass
 class Auditor:
-    """Writes every covered request down, and audits a share of them."""
+    """Logs every covered request of a policy, and audits a share of the stopped ones.
+
+    A keyed hash of an id that the server assigns decides which requests are audited: neither
+    clients nor the policy can influence the choice.
+    """
 
     policy: Policy
     settings: AuditSettings
     metrics: Metrics
     leave: Callable[[int], None]
-    """Ends the server with the exit code of the gravest alarm that is on, where the settings ask
-    for that: when an alarm is raised, and at the start where one is still on."""
+    """Ends the server with an exit code; called with ``on_alarm="exit"`` when an alarm is raised,
+    or at start if one is still on."""
     key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
-    """Ids are fresh for each request, so that another key at each start does no harm."""
+    """May change at each start, because every request gets a fresh id."""
     _running: set[asyncio.Task[None]] = field(default_factory=set, repr=False)
     _acted: set[AlarmKind] = field(default_factory=set, repr=False)
     _seen: int = 0
@@ -93,23 +92,23 @@ class Auditor:
         self._show()
         self._look()
 
-    def served(self, found: AuditedReply, finish: FinishTrace | None) -> None:
-        """Take note of a request whose reply was sent; begins its audit where it is picked.
+    def served(self, reply: AuditedReply, finish: FinishTrace | None) -> None:
+        """Log a request whose reply was sent, and start its audit in the background if picked.
 
-        Returns at once.  Within an event loop.  `finish` is None where there is no room for an
-        audit: one that is picked is shed.
+        Needs a running event loop.  `finish` is None if the server is too busy for audits: one that
+        is picked is then shed.
         """
-        picked = self._picks(found.id)
+        picked = self._picks(reply.id)
         share = {"share": self.settings.share} if picked else {}
         names = ("id", "stop", "tokens", "prompt_tokens")
-        first = {} if found.first_logprob is None else {"first_logprob": found.first_logprob}
-        self.log.write("request", **{n: getattr(found, n) for n in names}, **first, **share)
+        first = {} if reply.first_logprob is None else {"first_logprob": reply.first_logprob}
+        self.log.write("request", **{n: getattr(reply, n) for n in names}, **first, **share)
         self._seen += 1
-        if picked and found.stop is not None:
+        if picked and reply.stop is not None:
             if finish is None or len(self._running) >= self.settings.at_once:
-                self._shed(found.id, "shed")
+                self._shed(reply.id, "shed")
             else:
-                task = asyncio.create_task(self._audit(found, finish))
+                task = asyncio.create_task(self._audit(reply, finish))
                 self._running.add(task)
                 task.add_done_callback(self._running.discard)
         if picked or self._seen % _SHOWN_EVERY == 0:
@@ -117,12 +116,12 @@ class Auditor:
         self._look()
 
     def shed(self) -> None:
-        """Give up the audits under way."""
+        """Cancel all running audits."""
         for task in self._running:
             task.cancel()
 
     def is_shadowed(self) -> bool:
-        """Whether an alarm put the policy into its shadow; `monitor --reset` ends that."""
+        """Whether an alarm has switched the policy to shadow mode; `monitor --reset` ends that."""
         if self._in_shadow:
             self.log.take_in_resets()
             self._look()
@@ -130,7 +129,7 @@ class Auditor:
         return self._in_shadow
 
     async def drain(self, seconds: float) -> None:
-        """Wait for audits that run, and give up those that take longer."""
+        """Wait for running audits, and cancel those that take longer."""
         if self._running:
             _, late = await asyncio.wait(set(self._running), timeout=seconds)
             for task in late:
@@ -142,23 +141,23 @@ class Auditor:
         digest = hmac.digest(self.key, request_id.encode(), hashlib.sha256)
         return int.from_bytes(digest[:8], "big") < self.settings.share * 2**64
 
-    async def _audit(self, found: AuditedReply, finish: FinishTrace) -> None:
+    async def _audit(self, reply: AuditedReply, finish: FinishTrace) -> None:
         try:
-            finished = await finish()
+            thinking = await finish()
         except asyncio.CancelledError:
-            self._shed(found.id, "shed")
+            self._shed(reply.id, "shed")
             raise
-        except Exception as error:  # noqa: BLE001 - an audit that fails harms nobody, and is counted
-            _log.warning("audit of %s failed: %s", found.id, type(error).__name__)
-            self._shed(found.id, "failed")
+        except Exception as error:  # noqa: BLE001 - no request depends on it, and it is counted
+            _log.warning("audit of %s failed: %s", reply.id, type(error).__name__)
+            self._shed(reply.id, "failed")
             return
-        # The loss `differs`: an empty answer equals nothing, and a trace that was cut said nothing.
-        full = None if finished.text is None else extract_natural(found.task, finished.text)
-        served = normalize(found.task, found.answer or "")
-        differs = not full or not served or served != normalize(found.task, full)
-        self.log.write("result", id=found.id, differs=differs, tokens=finished.tokens)
+        # The loss `differs`: an empty answer equals nothing, nor does a trace that was cut off.
+        full = None if thinking.text is None else extract_natural(reply.task, thinking.text)
+        served = normalize(reply.task, reply.answer or "")
+        differs = not full or not served or served != normalize(reply.task, full)
+        self.log.write("result", id=reply.id, differs=differs, tokens=thinking.tokens)
         self.metrics.audits.labels("differs" if differs else "equal").inc()
-        self.metrics.audit_tokens.inc(finished.tokens)
+        self.metrics.audit_tokens.inc(thinking.tokens)
         self._show()
         self._look()
 
@@ -167,7 +166,7 @@ class Auditor:
         self.metrics.audits.labels(why).inc()
 
     def _show(self) -> None:
-        """Export where the course stands."""
+        """Export the current figures."""
         course, metrics, digest = self.log.course, self.metrics, self.policy.digest[:8]
         for name, process in course.processes.items():
             metrics.audit_e_value.labels(digest, name).set(process.e_value)
@@ -178,7 +177,7 @@ class Auditor:
             metrics.audit_alarm.labels(digest, kind).set(kind in course.alarms)
 
     def _look(self) -> None:
-        """Act on each alarm once; what a reset ended may be raised again."""
+        """Act on each alarm once; after a reset, it may be raised again."""
         alarms = self.log.course.alarms
         self._acted.intersection_update(alarms)
         new = [alarm for kind, alarm in alarms.items() if kind not in self._acted]
@@ -202,7 +201,7 @@ class Auditor:
 
 @dataclass
 class Auditors:
-    """One for each policy that promises anything; none without settings."""
+    """One auditor for each policy that makes a promise; none without settings."""
 
     settings: AuditSettings | None
     metrics: Metrics
@@ -211,7 +210,7 @@ class Auditors:
     _by_digest: dict[str, Auditor] = field(default_factory=dict)
 
     def of(self, policy: Policy) -> Auditor | None:
-        """Return a policy's; a log has one writer, also when its policy comes back."""
+        """Return a policy's auditor: the same one if the policy is loaded again."""
         if self.settings is None or policy.kind != "stop":
             return None
         if policy.digest not in self._by_digest:
@@ -220,11 +219,11 @@ class Auditors:
         return self._by_digest[policy.digest]
 
     def shed(self) -> None:
-        """Give up all audits under way: somebody waits for the place they take."""
+        """Cancel all running audits, to make room for requests."""
         for auditor in self._by_digest.values():
             auditor.shed()
 
     async def drain(self, seconds: float) -> None:
-        """Let audits end, and give up what takes longer."""
+        """Wait for running audits, and cancel those that take longer."""
         for auditor in self._by_digest.values():
             await auditor.drain(seconds)

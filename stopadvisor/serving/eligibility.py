@@ -1,8 +1,6 @@
-"""Which chat requests a policy covers: those asked as its calibration questions were.
+"""Which chat requests a policy covers: those that ask as its calibration questions did.
 
-Everything else is for the model as it stands, and the reason is one of a few fixed words, fit for a
-header and for the label of a metric.  What is not known to be without effect is not covered.
-Knows the fields of a request; no server, no tokenizer and no network.
+A request with any field that is not known to leave the answer alone is not covered.
 """
 
 from __future__ import annotations
@@ -18,10 +16,10 @@ from stopadvisor.policy.requests import Request, make_requests, prompt_templates
 from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.workload.questions import TASKS
 
-__all__ = ["TASK_HEADER", "Coverage", "CoveredRequest", "NotCovered", "Reason"]
+__all__ = ["TASK_HEADER", "Coverage", "CoveredRequest", "Reason"]
 
 TASK_HEADER = "X-StopAdvisor-Task"
-"""Header of a request that names its task, where the policy's is ``mixed``."""
+"""Request header that names the task, for policies whose task is ``mixed``."""
 
 Reason = Literal[
     "model",  # another model, or an adapter of it
@@ -38,18 +36,11 @@ Reason = Literal[
     "sampling",
     "max-tokens",
     "task",
-    "field",  # a field that may change the answer, and is not known here
-    "room",  # the prompt leaves less than the policy's cap; found when it is rendered
-    "error",  # the server refused it before it was looked at, or failed
+    "field",  # an unknown field, which may change the answer
+    "room",  # the prompt leaves less context than the policy's cap; known only once rendered
+    "error",  # the server refused it before it was checked, or failed
 ]
-"""Why a request is passed on."""
-
-
-@dataclass(frozen=True)
-class NotCovered:
-    """The policy says nothing about the request."""
-
-    reason: Reason
+"""Why a request is not covered: fixed words, fit for a header and for the label of a metric."""
 
 
 @dataclass(frozen=True)
@@ -58,20 +49,20 @@ class CoveredRequest:
 
     request: Request
     seed: int | None
-    """Of its sampling; None where it names none."""
+    """Sampling seed that the request names, if any."""
     stream: bool
     include_usage: bool
-    """A stream ends with a chunk of counts."""
+    """A stream ends with a usage chunk."""
     max_tokens: int | None = None
-    """Its own limit on what is decoded; None where it names none."""
+    """Limit on decoded tokens that the request names, if any."""
 
 
 def _neutral(*values: Any) -> Callable[[Any], bool]:
-    """Whether a value is one of those that change nothing; None always is."""
-    return lambda found: any(type(found) is type(value) and found == value for value in values)
+    """Return a test whether a value is one of those that change nothing."""
+    return lambda given: any(type(given) is type(value) and given == value for value in values)
 
 
-def _any(found: Any) -> bool:
+def _any(given: Any) -> bool:
     return True
 
 
@@ -82,7 +73,7 @@ _FIELDS: dict[str, tuple[Reason, Callable[[Any], bool]]] = {
     "best_of": ("n", _neutral(1)),
     "use_beam_search": ("n", _NO),
     "tools": ("tools", _NOTHING),
-    "tool_choice": ("tools", _neutral("none", "auto")),  # among none
+    "tool_choice": ("tools", _neutral("none", "auto")),  # there are none to choose from
     "functions": ("tools", _NOTHING),
     "function_call": ("tools", _neutral("none", "auto")),
     "parallel_tool_calls": ("tools", _any),
@@ -103,7 +94,7 @@ _FIELDS: dict[str, tuple[Reason, Callable[[Any], bool]]] = {
     "include_reasoning": ("thinking", _YES),
     "add_generation_prompt": ("template", _YES),
     "continue_final_message": ("template", _NO),
-    # Names and bookkeeping.
+    # Bookkeeping.
     "user": ("field", _any),
     "metadata": ("field", _any),
     "store": ("field", _NO),
@@ -111,7 +102,7 @@ _FIELDS: dict[str, tuple[Reason, Callable[[Any], bool]]] = {
     "prompt_cache_key": ("field", _any),
     "service_tier": ("field", _neutral("auto", "default")),
 }
-"""By field: the reason that it gives, and the values other than null that change no answer."""
+"""By field: the reason for not covering it, and the non-null values that change no answer."""
 
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 _READ_HERE = frozenset(
@@ -121,29 +112,28 @@ _READ_HERE = frozenset(
     )
 )
 
-_OF_CHANCE: dict[str, Callable[[float], bool]] = {
+_IF_SAMPLED: dict[str, Callable[[float], bool]] = {
     "top_p": lambda value: 0 < value <= 1,
     "top_k": lambda value: value >= -1,
     "min_p": lambda value: 0 <= value <= 1,
 }
-"""Settings that change nothing where the likeliest token is taken, and their ranges."""
+"""Parameters without effect at temperature 0, and their valid ranges."""
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """What a request must be like, for one policy at one model."""
+    """Checks requests against one policy at one served model."""
 
     policy: Policy
     names: frozenset[str]
-    """The model's names at the server."""
+    """Served names of the model."""
     sampling: Mapping[str, float | None]
-    """How the policy's replies are drawn there, by the names of a request's fields; None where the
-    server's own settings decide, which are not known here."""
+    """The policy's sampling parameters, by request field; None if the server's default, which is
+    unknown here, decides."""
     most_tokens: int
-    """Tokens that thinking, closer and visible answer may need."""
+    """Most tokens of thinking, closer and visible answer together."""
     any_text: bool
-    """The calibration questions were given as messages, which a policy does not record: no text is
-    around them."""
+    """Accept any text: calibration questions given as messages have no prompt template."""
 
     @classmethod
     def of(
@@ -156,23 +146,20 @@ class Coverage:
         closer_tokens: int,
         any_text: bool = False,
     ) -> Coverage:
-        """Take from a policy and its plan what a request is held against.
-
-        `sampling` is that of the model's generation settings under the plan.
-        """
+        """Coverage of a policy that stops a trace, drawn with `sampling` under `plan`."""
         most = plan.max_think + closer_tokens + plan.answer_cap
         return cls(policy, frozenset(names), asdict(sampling), most, any_text)
 
     @classmethod
     def of_ladder(cls, policy: Policy, *, any_text: bool = False) -> Coverage:
-        """Take from a policy that climbs what a request is held against: the reference's rung."""
+        """Coverage of a policy that climbs: requests as its reference is asked."""
         rung = policy.ladder[-1]
         sampling = dict.fromkeys(_SAMPLING) | {"temperature": rung.temperature}
-        most = rung.max_tokens or MOST_TOKENS  # without one calibration cut no reply
+        most = rung.max_tokens or MOST_TOKENS  # without a limit calibration cut no reply
         return cls(policy, frozenset({rung.model or ""}), sampling, most, any_text)
 
-    def check(self, body: Mapping[str, Any], *, task: str | None) -> CoveredRequest | NotCovered:
-        """Say whether a request is covered; whether it fits the context shows once rendered."""
+    def check(self, body: Mapping[str, Any], *, task: str | None) -> CoveredRequest | Reason:
+        """Return the covered request, or the reason; whether it fits the context is not checked."""
         reference = self.policy.ladder[-1] if self.policy.ladder else None
         for name, value in body.items():
             if value is None or name in _READ_HERE:
@@ -181,18 +168,18 @@ class Coverage:
                 continue
             reason, changes_nothing = _FIELDS.get(name, ("field", _neutral()))
             if not changes_nothing(value):
-                return NotCovered(reason)
+                return reason
         options = body.get("stream_options") or {}
         refused = self._refused(body, options)
         if refused is not None:
-            return NotCovered(refused)
-        own = self.policy.terms.task
-        task = task or own
-        if task not in TASKS or own not in (task, MIXED_TASKS):
-            return NotCovered("task")
+            return refused
+        calibrated = self.policy.terms.task
+        task = task or calibrated
+        if task not in TASKS or calibrated not in (task, MIXED_TASKS):
+            return "task"
         request = self._request(body.get("messages"), task)
         if not isinstance(request, Request):
-            return NotCovered(request)
+            return request
         return CoveredRequest(
             request=request,
             seed=body.get("seed"),
@@ -202,8 +189,8 @@ class Coverage:
         )
 
     def _refused(self, body: Mapping[str, Any], options: Any) -> Reason | None:
-        """Why the fields that are read here are not those of calibration; None where they are."""
-        if body.get("model") not in self.names:  # a request without a name is the server's to read
+        """Return why one of the fields in `_READ_HERE` differs from calibration; None if none."""
+        if body.get("model") not in self.names:  # only the server knows its default model
             return "model"
         if not isinstance(body.get("stream") or False, bool) or not isinstance(options, Mapping):
             return "field"
@@ -217,38 +204,37 @@ class Coverage:
             return "field"
         ladder = self.policy.ladder
         if seed is not None and ladder and self.sampling["temperature"] != 0:
-            return "sampling"  # replies of a ladder are drawn without one
-        own = ladder[-1].chat_template_kwargs if ladder else self.policy.terms.chat_template_kwargs
+            return "sampling"  # a ladder's replies are sampled without a seed
+        terms = ladder[-1] if ladder else self.policy.terms
         arguments = body.get("chat_template_kwargs")
-        if arguments is not None and arguments != dict(own or {}):
+        if arguments is not None and arguments != dict(terms.chat_template_kwargs or {}):
             off = isinstance(arguments, Mapping) and arguments.get("enable_thinking") is False
             return "thinking" if off else "template"
         if not self._samples_alike(body):
             return "sampling"
-        limits = (body.get("max_tokens"), body.get("max_completion_tokens"))
-        for limit in limits:
+        for limit in (body.get("max_tokens"), body.get("max_completion_tokens")):
             if limit is not None and (type(limit) is not int or limit < self.most_tokens):
                 return "max-tokens"
         return None
 
     def _samples_alike(self, body: Mapping[str, Any]) -> bool:
-        """Whether the request names no other sampling than the policy's."""
+        """Whether the request's sampling parameters, if any, are equivalent to the policy's."""
         for name in _SAMPLING:
-            value, own = body.get(name), self.sampling[name]
-            if value is None or (name == "top_k" and value == -1 and own == 0):
+            value, calibrated = body.get(name), self.sampling[name]
+            if value is None or (name == "top_k" and value == -1 and calibrated == 0):
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float):
                 return False
-            in_range = _OF_CHANCE.get(name)
+            in_range = _IF_SAMPLED.get(name)
             if self.sampling["temperature"] == 0 and in_range is not None:
                 if not in_range(value):
                     return False
-            elif value != own:
+            elif value != calibrated:
                 return False
         return True
 
     def _request(self, messages: Any, task: str) -> Request | Reason:
-        """Take the one message of a user, if it is in the form that was calibrated."""
+        """Return the request of a single user message in the calibrated form, or the reason."""
         if not isinstance(messages, list) or len(messages) != 1:
             return "messages"
         (message,) = messages
@@ -259,7 +245,7 @@ class Coverage:
             return "messages"
         try:
             text.encode()
-        except UnicodeEncodeError:  # half a surrogate pair is no letter
+        except UnicodeEncodeError:  # a lone surrogate
             return "messages"
         (request,) = make_requests([[{"role": "user", "content": text}]], self.policy, task=task)
         template = prompt_templates(self.policy.terms).get(task)

@@ -1,10 +1,7 @@
-"""What serving with a policy counts, for Prometheus, and what the gateway logs.
+"""Prometheus metrics of plugin and gateway, and the gateway's log.
 
-Plugin and gateway have one set of names, next to those of the server itself, such as
-``vllm:num_requests_running``.  A request is counted once, from the record that is logged too.
-Holds numbers and fixed words, never a text of a request or a reply and no key: what happened is
-named by the classes of errors.  Messages are logged of an upstream's check alone, which holds no
-request.
+Both hold numbers and fixed words only: no text of a request or reply, no key, and of errors only
+the class, except for the checks of upstreams, which involve no request.
 """
 
 from __future__ import annotations
@@ -32,71 +29,71 @@ __all__ = ["HEADER", "Log", "Metrics", "RequestRecord", "Route"]
 
 HEADER = POLICY_HEADER
 Route = Literal["policy", "passthrough", "shadow"]
-"""Under the policy; past it; or past it with its decisions counted."""
+"""Answered under the policy; not; or not, but with its decisions counted."""
 
 _SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 _MOST_BUDGETS = 64
-"""Different budgets that are told apart; where traces are probed at positions of their own, there
-is no end to them."""
+"""Most values of the ``budget`` label: with probes at positions that depend on the trace, the
+number of budgets is unlimited."""
 
 
 @dataclass
 class RequestRecord:
-    """One request in numbers; filled in on its way."""
+    """Figures of one request, filled in while it is answered."""
 
     id: str
     route: Route = "passthrough"
     reason: str = ""
-    """Why it was not covered; one of a fixed set of words."""
+    """Why it was covered or not; one of a fixed set of words."""
     status: int = 0
-    """0: the client left, or the connection broke, before there was one."""
+    """0 if the client disconnected before there was one."""
     error: str = ""
-    """What went wrong, as the name of a class; ``client-gone`` where the client left."""
+    """Class name of an error; ``client-gone`` after a disconnect."""
     digest: str = ""
-    """Eight digits of the policy's."""
+    """First eight digits of the policy's digest."""
     upstream: int | None = None
-    """Number of the server that answered it, as they were named, from 0."""
+    """Number of the upstream that answered, from 0 in the order given."""
     budget: int | None = None
-    """Thinking tokens at which the policy stopped it, or with a shadow would have."""
+    """Thinking tokens at which the policy stopped it, or in shadow mode would have."""
     rung: str = ""
-    """Of a ladder: whose reply was served, or with a shadow would have been."""
+    """The rung whose reply was served, or in shadow mode would have been."""
     probes: int = 0
     failed_probes: int = 0
     prompt_tokens: int = 0
-    """Thinking opened; without what probes read again."""
+    """Tokens of the rendered prompt; what probes read again does not count."""
     cached_tokens: int | None = None
-    """Of these, found in the prefix cache; None where nobody says."""
+    """Prompt tokens found in the prefix cache; None if unknown."""
     reasoning_tokens: int = 0
-    """Thinking that was shown."""
+    """Thinking tokens that were shown."""
     think_tokens: int = 0
-    """Thinking that was decoded."""
+    """Thinking tokens that were decoded."""
     probe_tokens: int = 0
     visible_tokens: int = 0
-    """Decoded for the visible answer, closer and ending token included."""
+    """Tokens decoded for the visible answer, with closer and end token."""
     discarded_tokens: int = 0
-    """Thinking tokens decoded but not shown, without those of probes; of a ladder, the replies that
-    were climbed past."""
+    """Thinking tokens decoded but not shown, without those of probes; with a ladder, the tokens of
+    replies that were climbed past."""
     queue_seconds: float = 0.0
     own_seconds: float = 0.0
-    """From the request's arrival to the first that the server was asked, without the queue."""
+    """From the request's arrival until a server is first asked, without the queue."""
     ttft_seconds: float | None = None
-    """To the first byte of the body; None where none was sent."""
+    """To the first byte of the body; None if none was sent."""
     e2e_seconds: float = 0.0
 
     @property
     def completion_tokens(self) -> int:
-        """All that was decoded."""
+        """All decoded tokens."""
         thought = self.reasoning_tokens + self.discarded_tokens
         return thought + self.probe_tokens + self.visible_tokens
 
     def header(self, rung: str = "") -> tuple[bytes, bytes]:
-        """Return `HEADER` with its value; of a ladder it names the rung that answered."""
+        """Return `HEADER` and its value, which names the rung of a ladder that answered."""
         value = f"{self.route}; reason={self.reason}; digest={self.digest or 'none'}"
         value += f"; rung={rung}" if rung else ""
         return HEADER.lower().encode(), value.encode()
 
     def usage(self) -> dict[str, Any]:
-        """Return the object ``usage`` of the reply."""
+        """Return the ``usage`` object of the reply."""
         completion = self.completion_tokens
         usage: dict[str, Any] = {
             "prompt_tokens": self.prompt_tokens,
@@ -116,7 +113,7 @@ class RequestRecord:
 
 
 class Metrics:
-    """The counters of one process."""
+    """The metrics of one process."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self._registry = registry
@@ -172,7 +169,7 @@ class Metrics:
         )
 
     def count(self, record: RequestRecord) -> None:
-        """Count a request that is over."""
+        """Count a finished request."""
         route = record.route
         self.requests.labels(route, record.reason).inc()
         self.responses.labels(str(record.status)).inc()
@@ -192,7 +189,7 @@ class Metrics:
         self.failed_probes.inc(record.failed_probes)
 
     def show_policies(self, policies: Iterable[tuple[str, Policy]]) -> None:
-        """Export which are in use, each with its model's name."""
+        """Export the policies in use, each with its model's name."""
         self.policy.clear()
         for model, policy in policies:
             self.policy.labels(model, policy.digest[:8]).set(1)
@@ -203,24 +200,24 @@ class Metrics:
         return str(budget) if budget in self._budgets else "other"
 
     def text(self) -> tuple[bytes, str]:
-        """Return what ``/metrics`` answers, and its content type."""
+        """Return the body and the content type of ``/metrics``."""
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
 
 
 @dataclass(frozen=True)
 class Log:
-    """The gateway's log: a JSON object a line, of names, counts and durations."""
+    """The gateway's log: one JSON object a line."""
 
     to: TextIO
 
     def write(self, event: str, **fields: Any) -> None:
-        """Write what happened."""
+        """Write an event."""
         time = datetime.now(UTC).isoformat(timespec="milliseconds")
         self.to.write(json.dumps({"time": time, "event": event, **fields}) + "\n")
         self.to.flush()
 
     def request(self, record: RequestRecord) -> None:
-        """Write a request that is over; fields that say nothing are left out."""
+        """Write a finished request, without empty fields."""
         fields = {
             name: round(value, 6) if isinstance(value, float) else value
             for name, value in asdict(record).items()

@@ -1,7 +1,4 @@
-"""What `stopadvisor monitor` finds: one result of the logs' figures, for people and programs.
-
-Knows a course and its policy; reads no log and forms no sentence.
-"""
+"""The result of `stopadvisor monitor`."""
 
 from __future__ import annotations
 
@@ -124,17 +121,17 @@ _COUNTS = (
     *("requests", "stopped", "audits", "resolved", "differing", "shed", "gold", "gold_losses"),
     *("resets", "audit_tokens"),
 )
-"""Fields that the course counts under the same names."""
+"""Fields that have the same names as the course's counts."""
 
 
 def monitored(
     course: Course, policy: Policy, remarks: Sequence[str], *, replicas: int
 ) -> MonitoredPromise:
-    """Return the figures of a course."""
+    """Return the result for a course."""
     settings, counts, certificate = course.settings, course.counts, policy.terms.certificate
     assert certificate is not None  # `watch_settings` refuses a policy that promises nothing
     saved = None
-    if counts["resolved"]:  # by what full thinking took where it was audited
+    if counts["resolved"]:  # each stop saves what an audit decodes, on average
         saved = counts["stopped"] * counts["audit_tokens"] / counts["resolved"]
     alarms = tuple(course.alarms[kind] for kind in ALARMS if kind in course.alarms)
     return MonitoredPromise(
@@ -175,9 +172,9 @@ def monitored(
 
 
 def _delays(course: Course, gained: float) -> tuple[AlarmDelay, ...]:
-    """What the promise's alarm takes at two and three times its limit.
+    """Return how many requests the promise alarm takes at two and three times its limit.
 
-    Where the promise needs gold, every audit that has a result and differs is taken to have it.
+    Where the promise needs gold, this assumes that every audit that differs gets it.
     """
     counts, settings = course.counts, course.settings
     test = settings.tests()[settings.loss]
@@ -192,8 +189,6 @@ def _delays(course: Course, gained: float) -> tuple[AlarmDelay, ...]:
         )
         return requests if math.isfinite(requests) else None
 
-    dropped, undropped = course.dropped_share, {times: delay(times) for times in (2, 3)}
     return tuple(
-        AlarmDelay(times, delay(times, dropped) if dropped else found, found)
-        for times, found in undropped.items()
+        AlarmDelay(times, delay(times, course.dropped_share), delay(times)) for times in (2, 3)
     )

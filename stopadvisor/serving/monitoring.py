@@ -1,13 +1,8 @@
-"""Is a certified promise still kept by the traffic?  What audits say, record by record.
+"""Sequential tests of whether live traffic still keeps a certified promise.
 
-There are three alarms.  *Promise*: the loss that the certificate limits is above its limit.  *Early
-warning*: more replies differ from full thinking than calibration saw, which the promise may
-survive.  *Change*: a loss has lately risen above its limit, as far as a detector can tell that also
-errs now and then.
-
-One `Course` takes the records of an audit log, whether a server has just written them or
-`stopadvisor monitor` reads them again: the same records give the same figures to the last digit.
-Knows no files, no clock and no text of any request.
+There are three alarms.  *Promise*: the certified loss is above its limit.  *Early warning*: more
+replies differ from full thinking than at calibration, which the promise may survive.  *Change*: a
+loss has recently risen above its limit, according to a detector with a known false-alarm rate.
 """
 
 from __future__ import annotations
@@ -30,54 +25,53 @@ __all__ = [
 
 AlarmKind = Literal["promise", "early-warning", "change"]
 ALARMS: tuple[AlarmKind, ...] = get_args(AlarmKind)
-"""The gravest first."""
+"""Most severe first."""
 MEANINGS: Mapping[AlarmKind, str] = {
     "promise": "the promise is broken",
     "early-warning": "more replies differ from full thinking than calibration saw; "
     "the promise may still hold",
     "change": "a loss seems to have risen above its limit lately",
 }
-"""What each alarm says."""
+"""Meaning of each alarm."""
 
 DRIFT_DELTA = 0.01
-"""Largest probability of ever reporting drift where there is none, over all features together."""
+"""Largest probability of ever reporting drift falsely, over all features together."""
 CHANGE = 1e6
-"""Mean requests until a false alarm of change, at least, for each server."""
+"""Least mean number of requests to a false alarm of change, for each server."""
 WATCHED: tuple[str, ...] = ("stop", "prompt_tokens", "first_logprob")
-"""Features of a request that are compared with those of calibration, as records name them."""
+"""Fields of request records that are compared with calibration."""
 
 
 @dataclass(frozen=True)
 class WatchSettings:
-    """What is watched; settled before the first request, and written into each log."""
+    """Settings of the tests; fixed before the first request, and written into each log."""
 
     digest: str
-    """Of the policy."""
+    """The policy's digest."""
     loss: str
-    """Of the certificate: `lost`, `differs` or `drop`."""
+    """The certified loss: `lost`, `differs` or `drop`."""
     alpha: float
-    """What the certificate promises of this loss."""
+    """The certified limit of this loss."""
     differs_limit: float
-    """Share of replies that may differ before there is an early warning: what calibration saw of
-    this rule.  Alpha itself where the loss is `differs`."""
+    """Share of replies that may differ before there is an early warning: the rule's upper limit at
+    calibration.  Equals alpha if the loss is `differs`."""
     delta: float
-    """Largest probability of ever raising a false alarm of the promise or a false early warning,
-    the two together."""
+    """Largest probability of ever raising a false promise alarm or early warning."""
     share: float
-    """Of requests that are audited."""
+    """Share of requests that are audited."""
     change: float
-    """Mean requests until a false alarm of change, at least; `CHANGE`."""
+    """Least mean number of requests to a false alarm of change; `CHANGE`."""
 
     @property
     def needs_gold(self) -> bool:
-        """Whether only gold shows a broken promise, and differing replies are an early warning."""
+        """Whether the promise is tested on gold, and differing replies are an early warning."""
         return self.loss != "differs"
 
     def tests(self) -> dict[str, AuditTest]:
-        """By what they watch: `differs`, and the loss of the certificate where it needs gold.
+        """Return the tests by loss: `differs`, and the certified loss if that needs gold.
 
         Two tests share delta, and each of two change detectors takes twice as long to a false
-        alarm, so that delta holds for the policy however many tests it has.
+        alarm, so that the rates hold for the policy as a whole.
         """
         losses = ("differs", self.loss) if self.needs_gold else ("differs",)
         limits = {"differs": self.differs_limit, self.loss: self.alpha}
@@ -94,7 +88,7 @@ class WatchSettings:
 
 
 def watch_settings(policy: Policy, *, share: float) -> WatchSettings:
-    """What to watch for a policy.
+    """Return the settings for a policy.
 
     Raises
     ------
@@ -115,15 +109,15 @@ def watch_settings(policy: Policy, *, share: float) -> WatchSettings:
     settings = WatchSettings(
         policy.digest, certificate.loss, certificate.alpha, limit, certificate.delta, share, CHANGE
     )
-    settings.tests()  # refuses numbers out of range
+    settings.tests()  # checks the ranges
     return settings
 
 
 def drift_reference(policy: Policy) -> Mapping[str, Sequence[float]]:
-    """What calibration questions were like, by names of `WATCHED`; empty where it is not held."""
+    """Return the calibration questions' values of `WATCHED` features, as far as known."""
     served = policy.terms.served
-    held = {name: getattr(served, name, None) for name in WATCHED}
-    return {name: values for name, values in held.items() if values}
+    features = {name: getattr(served, name, None) for name in WATCHED}
+    return {name: values for name, values in features.items() if values}
 
 
 # --- The course -----------------------------------------------------------------------------------
@@ -144,7 +138,7 @@ class Alarm:
 
 
 def exit_code(alarms: Mapping[AlarmKind, Alarm]) -> int:
-    """How `monitor` and a server end: 6 for the promise's alarm, 8 for the others, 0 for none."""
+    """Exit code of `monitor` and of a server: 6 for the promise alarm, 8 for others, 0 for none."""
     return 6 if "promise" in alarms else 8 if alarms else 0
 
 
@@ -152,17 +146,20 @@ _COUNTS = (
     *("requests", "stopped", "tokens", "audits", "audited_stops", "resolved", "differing", "shed"),
     *("audit_tokens", "gold", "gold_losses", "resets"),
 )
-"""What a course counts."""
+"""Names of a course's counts."""
 
 
 class Course:
-    """Everything that the records said so far.
+    """Evidence from all records of an audit log so far.
+
+    A server applies the records that it writes, `stopadvisor monitor` those that it reads: the same
+    records give the same figures to the last digit.
 
     Parameters
     ----------
     settings : WatchSettings
     reference : mapping of str to sequence of float
-        By names of `WATCHED`: values on calibration questions.  What is missing is not watched.
+        Values of `WATCHED` features on calibration questions; missing ones are not watched.
     """
 
     def __init__(
@@ -176,18 +173,18 @@ class Course:
             if name in WATCHED and len(values)
         }
         self.drifted: dict[str, int] = {}
-        """By feature: the request at which its change was first seen."""
+        """By feature: the request at which drift was first detected."""
         self.alarms: dict[AlarmKind, Alarm] = {}
-        """The first of each kind; they stay until a reset."""
+        """The first alarm of each kind since the last reset."""
         self.counts = dict.fromkeys(_COUNTS, 0)
         self._time = 0.0
 
     # --- Records ----------------------------------------------------------------------------------
 
     def apply(self, record: Mapping[str, Any], source: str = "") -> None:
-        """Take in one record, as `audit_log` reads it.
+        """Apply one record of the log.
 
-        A `source`, in which there is no slash, keeps ids of several servers apart.
+        The `source`, which contains no slash, tells apart the ids of several servers.
         """
         kind, key = record["kind"], f"{source}/{record.get('id', '')}"
         if kind == "shed":
@@ -195,7 +192,7 @@ class Course:
             for process in self.processes.values():
                 process.give_up(key)
             return
-        if kind == "reset":  # somebody looked into an alarm: new tests, with a delta of their own
+        if kind == "reset":  # new tests, with their own delta
             self.processes = Course(self.settings).processes
             self.alarms, resets = {}, self.counts["resets"] + 1
             self.counts = {**dict.fromkeys(_COUNTS, 0), "resets": resets}
@@ -221,13 +218,13 @@ class Course:
             counts["audits"] += 1
             counts["audited_stops"] += stopped
             for process in self.processes.values():
-                # What never stopped is full thinking itself.
+                # A request that was not stopped is full thinking, and cannot differ.
                 process.audit(key, share) if stopped else process.count()
         if self.drift:
             self._watch_drift(record, key)
 
     def _watch_drift(self, record: Mapping[str, Any], key: str) -> None:
-        # The same whenever the record is read, and independent of every value.
+        # Ties are broken independently of all values, and the same on every replay.
         tie = zlib.crc32(key.encode()) / 2**32
         limit = len(self.drift) / DRIFT_DELTA
         for name, test in self.drift.items():
@@ -241,7 +238,7 @@ class Course:
 
     def _result(self, key: str, differs: bool, tokens: int) -> None:
         if not self.processes["differs"].is_open(key):
-            return  # its request stands in a log that is gone, or before a reset
+            return  # its request is in a deleted log, or before a reset
         counts = self.counts
         counts["resolved"] += 1
         counts["audit_tokens"] += tokens
@@ -254,10 +251,10 @@ class Course:
                     process.resolve(key, 0)
 
     def settle(self, gold: Mapping[str, tuple[bool, bool]]) -> None:
-        """Take in gold that came later, all of it, and then look once: its order plays no part.
+        """Apply late gold, all at once, so that its order does not matter.
 
-        By the request's id: whether the reply is right, and whether full thinking is.  Nothing is
-        made of it where the promise needs none.
+        `gold` says by request id whether the reply is right and whether full thinking is.  It is
+        ignored if the promise needs none.
         """
         process = self.processes[self.settings.loss]
         for key in process.open_keys() if self.settings.needs_gold else ():
@@ -283,24 +280,24 @@ class Course:
 
     @property
     def dropped_share(self) -> float:
-        """Share of the audits of stops that were given up, among those that have ended."""
+        """Share of the ended audits that were shed or failed."""
         ended = self.counts["resolved"] + self.counts["shed"]
         return self.counts["shed"] / ended if ended else 0.0
 
     def upper_limit(self, watch: str = "differs") -> float | None:
-        """Upper limit of the share of replies that count as `watch`, for a risk that is constant.
+        """Upper limit of the risk of loss `watch`, assuming that it is constant.
 
-        Audits without a result, and differing ones without gold where the loss needs it, count as
-        losses; None before the first audit of a stop.
+        Audits without a result, or without the gold that the loss needs, count as losses.  None
+        before the first audit of a stopped request.
         """
         if not self.counts["audited_stops"]:
             return None
         return self.processes[watch].upper_limit(self.settings.delta)
 
-    # --- Going on after a restart -----------------------------------------------------------------
+    # --- Saving and restoring ---------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """What `restore` needs to go on, as JSON values."""
+        """Return the state for `restore`, as JSON values."""
         return {
             "processes": {name: one.state() for name, one in self.processes.items()},
             "drift": {name: one.state() for name, one in self.drift.items()},
@@ -316,7 +313,7 @@ class Course:
         Raises
         ------
         PolicyError
-            It is no such state.  Whether there is an alarm is read off the evidence too.
+            The state is damaged.
         """
         course = cls(settings)
         try:
@@ -348,7 +345,7 @@ class Course:
         if not sound:
             raise PolicyError("the log's header holds no state: a number is out of range")
         if course.counts["requests"]:
-            course._look()
+            course._look()  # the evidence counts, whatever the saved alarms say
         return course
 
     @classmethod
@@ -358,10 +355,10 @@ class Course:
         states: Sequence[Mapping[str, Any]],
         reference: Mapping[str, Sequence[float]] | None,
     ) -> Course:
-        """Several replicas up to where their logs begin, as one course.
+        """Combine the states of several servers at the beginning of their logs into one course.
 
-        What was open there is given up, drift is watched from there on, and an alarm of one replica
-        is one of them all.
+        Audits open at that point are given up, drift detection starts there, and an alarm of one
+        server is an alarm of all.
         """
         if len(states) == 1:
             return cls.restore(settings, states[0])

@@ -1,11 +1,4 @@
-"""The reply to one covered request, as a stream or as one body, wherever the model runs.
-
-Is told by `engines.live` what may be shown, and sends it.  Thinking goes out as ``reasoning`` and,
-for older clients, as ``reasoning_content``.  Of a stopped trace the content is the cue followed by
-its forced answer: what the model's visible answer would read like.  A failure is raised as long as
-no byte was sent, so that somebody else can answer; after the first byte it ends the stream with an
-error.  Knows ASGI's messages and the form of replies; no engine and no upstream.
-"""
+"""Send the reply to one covered request, streamed or whole, in plugin and gateway."""
 
 from __future__ import annotations
 
@@ -37,7 +30,7 @@ Send = Callable[[Message], Awaitable[None]]
 
 STREAM = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
 KEEP_ALIVE = b": keep-alive\n\n"
-"""A comment that keeps the connection of a stream open while tokens are held."""
+"""A comment that keeps a stream's connection open while tokens are held back."""
 KEEP_ALIVE_SECONDS = 15.0
 DONE = b"data: [DONE]\n\n"
 
@@ -50,19 +43,19 @@ class SlowReader(Exception):
 
 @dataclass
 class Sender:
-    """Sends what a request is answered with, and notes in its record what and when."""
+    """Sends a reply with the `X-StopAdvisor` header, and records its status and first byte."""
 
     to: Send
     record: RequestRecord
     began: float
     """When the request came, by `time.perf_counter`."""
     rung: str = ""
-    """Of a ladder: who answers, for the header."""
+    """The rung of a ladder that answers, for the header."""
     begun: bool = False
-    """The status is sent."""
+    """Whether the status has been sent."""
 
     async def __call__(self, message: Message) -> None:
-        """Send one message of ASGI; the header is added to the first."""
+        """Send one ASGI message; the first one gets the header."""
         if message["type"] == "http.response.start":
             self.begun, self.record.status = True, message["status"]
             headers = [*message["headers"], self.record.header(self.rung)]
@@ -74,10 +67,13 @@ class Sender:
     async def json(
         self, status: int, content: Any, headers: Sequence[tuple[bytes, bytes]] = ()
     ) -> None:
-        """Answer with one object."""
+        """Send a JSON body."""
         body = json.dumps(content, separators=(",", ":")).encode()
-        own = ((b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)))
-        await self({"type": "http.response.start", "status": status, "headers": [*own, *headers]})
+        headers = [
+            *((b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))),
+            *headers,
+        ]
+        await self({"type": "http.response.start", "status": status, "headers": headers})
         await self({"type": "http.response.body", "body": body, "more_body": False})
 
 
@@ -85,27 +81,30 @@ class Sender:
 
 
 def forced_content(cue: str, answer: str) -> str:
-    """Return what a client reads of a forced answer: the cue it was asked with, and the answer."""
+    """Return the content of a stopped reply: the cue followed by the forced answer.
+
+    It reads like the visible answer that the model would have written.
+    """
     return (cue_text(cue) + answer).strip()
 
 
 @dataclass
 class TextStream:
-    """Text of tokens that come one after the other, as it would be decoded at once.
+    """Decodes tokens piece by piece into the text that decoding all of them at once would give.
 
-    A letter may take several tokens, and a tokenizer may write a token otherwise at the beginning
-    of a text.  So a part is decoded after the one before it, and a letter that is not whole yet is
-    held back.
+    A character may span several tokens, and a tokenizer may decode a token differently at the start
+    of a text.  So each piece is decoded together with the one before it, and an incomplete
+    character is held back.
     """
 
     decode: Callable[[Sequence[int]], str]
-    """Special tokens left out."""
+    """Decodes token ids without special tokens."""
     _before: list[int] = field(default_factory=list)
-    """The tokens of the last part given out."""
+    """Tokens of the last piece returned."""
     _held: list[int] = field(default_factory=list)
 
     def take(self, ids: Sequence[int], *, last: bool = False) -> str:
-        """Return the text that further tokens add; with `last`, also that of a broken letter."""
+        """Return the text that these tokens add; if `last`, even with an incomplete character."""
         self._held += ids
         whole = self.decode(self._before + self._held)
         shown = self.decode(self._before)
@@ -118,10 +117,13 @@ class TextStream:
 
 @dataclass(frozen=True)
 class ChatReply:
-    """The frame of one reply: the same name and time in all its chunks."""
+    """Builds the body or the chunks of one reply, all with the same id and time.
+
+    Thinking is sent as ``reasoning`` and, for older clients, as ``reasoning_content``.
+    """
 
     model: str
-    """As the request calls it."""
+    """Model name of the request."""
     id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
     """Seconds since 1970."""
@@ -129,7 +131,7 @@ class ChatReply:
     def body(
         self, reasoning: str, content: str | None, finish: Finish, usage: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return the reply as one object; `content` is None where thinking was never closed."""
+        """Return the whole reply; `content` is None if thinking was never closed."""
         message = {"role": "assistant", "content": content} | _reasoning(reasoning)
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish}
         frame = self._frame("chat.completion")
@@ -140,15 +142,15 @@ class ChatReply:
         return self._chunk({"role": "assistant", "content": ""})
 
     def reasoning(self, text: str) -> bytes:
-        """Return a chunk of thinking; nothing where there is no text."""
+        """Return a chunk of thinking; empty if there is no text."""
         return self._chunk(_reasoning(text)) if text else b""
 
     def content(self, text: str) -> bytes:
-        """Return a chunk of the answer; nothing where there is no text."""
+        """Return a chunk of the answer; empty if there is no text."""
         return self._chunk({"content": text}) if text else b""
 
     def last(self, finish: Finish, usage: Mapping[str, Any] | None) -> bytes:
-        """Return the end of a stream: its reason, counts where they were asked for, and `DONE`."""
+        """Return the end of a stream: finish reason, usage if the client wants it, and `DONE`."""
         end = self._chunk({}, finish)
         if usage is not None:
             frame = self._frame("chat.completion.chunk")
@@ -172,7 +174,7 @@ def _reasoning(text: str) -> dict[str, str]:
 
 
 def _event(data: Mapping[str, Any]) -> bytes:
-    # Escaped to ASCII, so that no lone surrogate of a broken letter ends the stream.
+    # Escaped to ASCII, as a lone surrogate cannot be encoded.
     return b"data: " + json.dumps(data, separators=(",", ":")).encode() + b"\n\n"
 
 
@@ -181,7 +183,11 @@ def _event(data: Mapping[str, Any]) -> bytes:
 
 @dataclass
 class Responder:
-    """Sends what a live request gives; its `live.Observer`."""
+    """Sends the reply of a live request, as its `live.Observer`.
+
+    An error before the first byte is raised, so that another server can answer; after the first
+    byte it ends the stream with an error event.
+    """
 
     covered: CoveredRequest
     backend: Backend
@@ -189,9 +195,9 @@ class Responder:
     send: Sender
     metrics: Metrics
     between: float | None = None
-    """Seconds within which a part of the stream must be read."""
+    """Seconds that the client may take to read a piece of the stream."""
     shows_cached: bool = False
-    """Usage names the prompt tokens that were cached."""
+    """Report cached prompt tokens in usage."""
     _out: bytearray = field(default_factory=bytearray)
     _more: asyncio.Event = field(default_factory=asyncio.Event)
     _opened: bool = False
@@ -201,14 +207,14 @@ class Responder:
         self._thinking, self._visible = TextStream(decode), TextStream(decode)
 
     async def run(self, live: LiveRequest) -> LiveAnswer:
-        """Answer, and take down what it took.
+        """Answer the request and record what it took.
 
         Raises
         ------
         SlowReader
-            The client reads no further.
+            The client stops reading.
         Exception
-            What the answer raises, if no byte was sent; otherwise it is sent, and raised too.
+            Any error of `live.answer`; if the stream has begun, the client is told first.
         """
         if not self.covered.stream:
             answered = await live.answer()
@@ -223,9 +229,9 @@ class Responder:
             work.cancel()
             await asyncio.wait({work})
             if not work.cancelled():
-                work.exception()  # looked at: whoever wants it has it
+                work.exception()  # retrieved, or asyncio would log it
 
-    # --- What the live request tells ---
+    # --- Callbacks of the live request ---
 
     @property
     def shows(self) -> bool:
@@ -233,11 +239,11 @@ class Responder:
         return self.covered.stream
 
     def reasoning(self, ids: Sequence[int]) -> None:
-        """Take thinking that may be shown."""
+        """Show thinking tokens."""
         self._put(self.chat_reply.reasoning(self._thinking.take(ids)))
 
     def content(self, ids: Sequence[int]) -> None:
-        """Take more of a visible answer."""
+        """Show tokens of a visible answer."""
         begin = self.chat_reply.reasoning(self._thinking.take((), last=True))
         self._put(begin + self.chat_reply.content(self._visible.take(ids)))
 
@@ -253,7 +259,7 @@ class Responder:
             self._out += piece
             self._more.set()
 
-    # --- What the client gets ---
+    # --- The reply ---
 
     async def _stream(self, work: asyncio.Task[LiveAnswer]) -> LiveAnswer:
         while not work.done():
@@ -293,7 +299,7 @@ class Responder:
         await self.send.json(200, self.chat_reply.body(reasoning, content, finish, usage))
 
     async def _piece(self, piece: bytes, *, last: bool = False) -> None:
-        """Send a part of a stream; whoever does not read it in time is left."""
+        """Send a piece of the stream; raise `SlowReader` if the client does not read it in time."""
         try:
             async with asyncio.timeout(self.between):
                 if not self.send.begun:
@@ -307,10 +313,10 @@ class Responder:
         except TimeoutError as error:
             raise SlowReader from error
 
-    # --- What it came to ---
+    # --- Figures ---
 
     def _ending(self, answered: LiveAnswer) -> tuple[Finish, str | None]:
-        """Return how the reply ends, and its content; None where thinking never closed."""
+        """Return the finish reason and the content, which is None if thinking was never closed."""
         trace = answered.trace
         if answered.forced is not None:
             return "stop", forced_content(trace.plan.cue, answered.forced.text)
@@ -321,10 +327,10 @@ class Responder:
         return "stop" if ended else "length", self.backend.stops.visible_text(ids)
 
     def _note(self, answered: LiveAnswer) -> None:
-        """Take down what it took: all that was decoded for it."""
+        """Record all tokens that were decoded for the request."""
         trace, record, stop = answered.trace, self.send.record, answered.stop
         shown = answered.thinking
-        if stop is None:  # the visible answer was drawn with the trace
+        if stop is None:  # the visible answer is part of the trace
             visible = len(trace.ids) - shown if trace.end.closed else 0
             record.discarded_tokens, stop = answered.decoded - shown - visible, answered.shadow
         else:
@@ -340,7 +346,7 @@ class Responder:
             record.cached_tokens = trace.cached_tokens
 
     def audited(self, answered: LiveAnswer, policy: Policy) -> AuditedReply:
-        """Return what is written down of the reply, and what full thinking is compared with."""
+        """Return the reply as the auditor logs it and compares it with full thinking."""
         record, task, stop = self.send.record, self.covered.request.task, answered.stop
         answer: str | None
         if answered.forced is not None:
@@ -359,20 +365,20 @@ class Responder:
         )
 
 
-# --- The client may leave -------------------------------------------------------------------------
+# --- Disconnects ----------------------------------------------------------------------------------
 
 
 class Gone(Exception):
-    """The client has left."""
+    """The client has disconnected."""
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
-    """Do the work as long as the client is there; its request was read to the end.
+    """Do the work for a client whose request has been read; cancel it on disconnect.
 
     Raises
     ------
     Gone
-        It has left; the work is cancelled.
+        The client has disconnected.
     """
 
     async def until_gone() -> None:
@@ -390,6 +396,6 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> None
         task.cancel()
         gone.cancel()
         await asyncio.wait({task, gone})
-        for each in (task, gone):
-            if not each.cancelled():
-                each.exception()  # looked at: nobody else will
+        for ended in (task, gone):
+            if not ended.cancelled():
+                ended.exception()  # retrieved, or asyncio would log it

@@ -1,16 +1,15 @@
-"""Settings of whatever serves under policies, and the policies that they name.
-
-Plugin and gateway share them.  Knows files and the command line's values; no server.
-"""
+"""Settings that plugin and gateway share, and the policies that they name."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Sequence
+import signal
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from pathlib import Path
-from typing import Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, get_args
 
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.ground.json_text import parse_json
@@ -19,11 +18,11 @@ from stopadvisor.runs.ladder import Ladder
 
 __all__ = [
     "ALARM_ACTIONS", "AlarmAction", "AuditSettings", "GatewaySettings", "ServeSettings", "Timeouts",
-    "check_tasks", "for_task", "load_policies",
+    "check_tasks", "for_task", "load_policies", "reload_on_hangup",
 ]  # fmt: skip
 
 AlarmAction = Literal["log", "shadow", "exit"]
-ALARM_ACTIONS: tuple[AlarmAction, ...] = ("log", "shadow", "exit")
+ALARM_ACTIONS: tuple[AlarmAction, ...] = get_args(AlarmAction)
 
 
 @dataclass(frozen=True)
@@ -31,81 +30,80 @@ class AuditSettings:
     """How a server audits."""
 
     share: float
-    """Of requests, in (0, 1]."""
+    """Share of requests to audit, in (0, 1]."""
     folder: Path
-    """Where the log is written; one server's alone."""
+    """Folder of the log; no two servers share one."""
     on_alarm: AlarmAction = "log"
     at_once: int = 2
-    """Audits that think at a time; more are shed, and counted."""
+    """Concurrent audits; more are shed, and counted."""
 
     def to_json(self) -> str:
-        """Write them for another process."""
+        """Serialise the settings for another process."""
         return json.dumps({**asdict(self), "folder": str(self.folder.absolute())})
 
     @classmethod
     def of_json(cls, text: str) -> AuditSettings:
-        """Read what `to_json` wrote."""
+        """Parse the output of `to_json`."""
         try:
-            found = parse_json(text)
-            return cls(**{**found, "folder": Path(found["folder"])})
+            fields = parse_json(text)
+            return cls(**{**fields, "folder": Path(fields["folder"])})
         except (ValueError, TypeError, KeyError) as error:
             raise PolicyError(f"expected the settings of audits as JSON, got {text!r}") from error
 
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """Which policies, and how they are followed."""
+    """Settings of plugin and gateway."""
 
     policy: Path
-    """A policy's file, or a folder with one for each served model and task."""
+    """A policy file, or a folder with one policy for each served model and task."""
     shadow: bool = False
-    """Judge, never stop, and count what would have been stopped."""
+    """Probe and judge, never stop, and count what would have been stopped."""
     any_text: bool = False
     """Cover requests without the policy's prompt template around the question."""
     require_signature: tuple[Path, ...] = ()
-    """Public keys, of which one must have signed each policy."""
+    """Public keys, one of which must have signed each policy."""
     audit: AuditSettings | None = None
 
 
 @dataclass(frozen=True)
 class Timeouts:
-    """Seconds that an upstream may take."""
+    """Time-outs in seconds."""
 
     connect: float = 2.0
     first: float = 120.0
-    """Until a stream's first piece."""
+    """For the first piece of a stream."""
     between: float = 60.0
-    """Between two pieces of a stream, or of a request's body; also, for which a client may read
-    none."""
+    """Between two pieces of a stream or of a request's body, and for a client to read a piece."""
     total: float = 600.0
-    """Until the last byte, the queue left out; as long again for the request's body."""
+    """For a whole reply, without the time in the queue, and for a whole request body."""
     probe: float = 10.0
-    """For a forced answer; after that the model thinks on."""
+    """For a forced answer; thinking goes on without it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GatewaySettings(ServeSettings):
-    """Which policies, before which servers, and how much at once."""
+    """Settings of the gateway."""
 
     upstreams: tuple[str, ...]
     """Base URLs of equal servers, such as ``http://host:8000/v1``."""
     ladder: Ladder | None = None
-    """Of policies that climb; the upstream is then its reference's server."""
+    """For policies that climb; the only upstream is then the reference's server."""
     host: str = "127.0.0.1"
     port: int = 8080
     api_key_env: str | None = None
     """Environment variable with the upstreams' key; None forwards each client's own."""
     model: str | None = None
-    """The served model's name where it is not the policy's; for one policy alone."""
+    """Served model name, if it differs from the policy's; requires a single policy."""
     tokenizer: str | None = None
     concurrency: int = 512
-    """Requests answered at once."""
+    """Concurrent requests."""
     grace: float = 30.0
     """Seconds that open requests have to finish after SIGTERM."""
     retry_timeout: float = 300.0
-    """Seconds to wait for an upstream at the start."""
+    """Seconds to wait for an upstream at start."""
     check_every: float = 10.0
-    """Seconds between two checks that an upstream still serves the same model."""
+    """Seconds between two looks at an upstream's list of models."""
     timeouts: Timeouts = field(default_factory=Timeouts)
 
 
@@ -121,7 +119,7 @@ ServedT = TypeVar("ServedT", bound=_Served)
 
 
 def load_policies(settings: ServeSettings) -> list[tuple[Path, Policy]]:
-    """Load the policies that are named, trusting nothing in them."""
+    """Load and check the policies that the settings name."""
     files, keys = [settings.policy], settings.require_signature or None
     if settings.policy.is_dir():
         files = sorted(f for f in settings.policy.iterdir() if f.suffix in (".joblib", ".json"))
@@ -133,7 +131,7 @@ def load_policies(settings: ServeSettings) -> list[tuple[Path, Policy]]:
 
 
 def check_tasks(policies: Sequence[tuple[Path, Policy]], model: str) -> None:
-    """Refuse two policies for one model that would answer the same requests."""
+    """Refuse two policies for one model that would cover the same requests."""
     for (first, one), (second, other) in combinations(policies, 2):
         tasks = {one.terms.task, other.terms.task}
         if len(tasks) == 1 or MIXED_TASKS in tasks:
@@ -144,7 +142,20 @@ def check_tasks(policies: Sequence[tuple[Path, Policy]], model: str) -> None:
 
 
 def for_task(policies: Sequence[ServedT], task: str | None) -> ServedT | None:
-    """Return the policy of one model for a request's task; a single one judges for itself."""
+    """Choose among a model's policies by a request's task; a single policy is always chosen."""
     if len(policies) == 1:
         return policies[0]
     return next((served for served in policies if served.policy.terms.task == task), None)
+
+
+def reload_on_hangup(reload: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Reload the policies on each SIGHUP that the running event loop receives."""
+    loop = asyncio.get_running_loop()
+    reloads: set[asyncio.Task[None]] = set()  # the loop keeps only weak references to tasks
+
+    def start() -> None:
+        task = loop.create_task(reload())
+        reloads.add(task)
+        task.add_done_callback(reloads.discard)
+
+    loop.add_signal_handler(signal.SIGHUP, start)

@@ -1,7 +1,6 @@
-"""What requests and tokens cost in seconds, at a server's chat endpoint.
+"""Measure what requests and tokens cost in seconds at a server's chat endpoint.
 
-Pieces of work that differ in one thing each, several requests at once.  They ask for so few tokens
-that no policy covers them: what is measured is the server.  Knows no command line.
+The requests allow so few tokens that no policy covers them: the server itself is measured.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ if TYPE_CHECKING:
 __all__ = ["measure_server", "profile_server"]
 
 _ROUNDS = 3
-"""Of the pieces of work, in turn, so that other work on the machine slows all alike."""
+"""Rounds over all batch sizes, so that other load on the machine slows all of them alike."""
 _SHORT, _LONGEST = 32, 1024
-"""Tokens of prompts, about."""
+"""Approximate lengths of prompts in tokens."""
 _DECODE = 64
-"""Most tokens of an answer in work that decodes."""
+"""Most tokens of an answer in requests that decode."""
 _TRIPS = 5
 _WORDS = "The quick brown fox jumps over 13 lazy dogs: 24 + 57 = 81, is it not? (6, 8, 90)"
-"""What prompts are made of, in any order."""
+"""Prompts are these words in random order."""
 
 
 def measure_server(
@@ -45,9 +44,7 @@ def measure_server(
     api_key_env: str | None = None,
     request_timeout: float = 600.0,
 ) -> ServingProfile:
-    """Measure what requests and tokens cost at a server.
-
-    `engine` is what the profile calls the server.
+    """Measure what requests and tokens cost at a server; `engine` names it in the profile.
 
     Raises
     ------
@@ -56,7 +53,7 @@ def measure_server(
     EngineError
         The server fails or refuses a request.
     CalibrationError
-        What was measured does not separate the costs.
+        The measurements do not separate the costs.
     """
     require_packages("openai", "httpx2", what="measuring a server")
     from stopadvisor.engines.http.client import Client, Key
@@ -65,7 +62,7 @@ def measure_server(
     key = Key.of_environment(api_key_env or DEFAULT_KEY, required=api_key_env is not None)
 
     async def measure() -> ServingProfile:
-        # A request that is sent again would be timed as a slow one.
+        # Without retries: a retried request would be timed as a slow one.
         async with Client(
             [base_url], model, key=key, request_timeout=request_timeout, retry_timeout=0.0
         ) as client:
@@ -77,7 +74,7 @@ def measure_server(
 async def profile_server(
     client: Client, batches: Sequence[int], progress: Progress, *, engine: str
 ) -> ServingProfile:
-    """Measure the server of an open client; errors are those of `measure_server`."""
+    """Measure the server of an open client; raises as `measure_server` does."""
     from stopadvisor.engines.openai.endpoint import find_model
 
     context = (await find_model(client, 0)).context or 4 * _LONGEST
@@ -103,24 +100,24 @@ async def profile_server(
 
 @dataclass
 class _Work:
-    """Requests that are short or long, new or sent before, and answered in one token or in many."""
+    """Sends requests that are short or long, new or cached, answered in one token or in many."""
 
     client: Client
     rng: np.random.Generator = field(default_factory=np.random.default_rng)
-    """Without a seed: a server remembers the prompts of an earlier measurement."""
+    """Unseeded, because the server may have cached the prompts of an earlier measurement."""
     _tokens_per_word: float = 1.0
 
     async def measure(
         self, batches: Sequence[int], longest: int, progress: Progress
     ) -> list[Measurement]:
-        """Time every piece of work."""
+        """Time each kind of request at each batch size."""
         words = 2 * _SHORT
         first = await self._ask(self._text(words), 1)  # the server warms up as well
         self._tokens_per_word = max(first.uncached + first.cached, 1) / words
         progress.begin("work", _ROUNDS * len(batches))
         measurements: list[Measurement] = []
         for batch in list(batches) * _ROUNDS:
-            # New prompts of one length, each twice; four of a request, so that few wait at the end.
+            # Long prompts are sent twice; several per slot, so that few slots idle at the end.
             new = [self._prompt(longest) for _ in range(2 * batch)]
             short, many = ([self._prompt(_SHORT) for _ in range(4 * batch)] for _ in range(2))
             pieces = [(short, 1), (new, 1), (new, 1), (many, _DECODE)]
@@ -130,7 +127,7 @@ class _Work:
         return measurements
 
     async def round_trip(self) -> float:
-        """Return the median seconds of a request that is cached and answered in one token."""
+        """Return the median seconds of a cached request that is answered in one token."""
         text = self._prompt(_SHORT)
         trips = [await self._ask(text, 1) for _ in range(_TRIPS + 1)]
         return float(np.median([trip.seconds for trip in trips[1:]]))
@@ -139,7 +136,7 @@ class _Work:
         return self._text(max(1, int(tokens / self._tokens_per_word)))
 
     def _text(self, words: int) -> str:
-        """Return words in an order that nobody sent before."""
+        """Return words in random order."""
         return " ".join(self.rng.choice(_WORDS.split(), words))
 
     async def _ask(self, text: str, tokens: int) -> Measurement:

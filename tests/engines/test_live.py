@@ -218,7 +218,7 @@ def test_what_was_held_back_is_counted_at_a_stop() -> None:
 
 def test_thinking_that_somebody_aborts_is_an_error() -> None:
     engine = FakeEngine(pace=0.001, ended={"chatcmpl-1-think"})
-    with pytest.raises(EngineError, match="gave the thinking up"):
+    with pytest.raises(EngineError, match="gave up the thinking"):
         answered(engine)
 
 

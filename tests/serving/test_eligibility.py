@@ -9,7 +9,7 @@ import pytest
 from stopadvisor.engines.sampling import Sampling
 from stopadvisor.ground.constants import PROMPT_TEMPLATES
 from stopadvisor.policy.requests import policy_plan
-from stopadvisor.serving.eligibility import _FIELDS, Coverage, CoveredRequest, NotCovered
+from stopadvisor.serving.eligibility import _FIELDS, Coverage, CoveredRequest, Reason
 from tests.policy_content import example_content, policy_from
 
 TEXT = PROMPT_TEMPLATES["numeric"].replace("{question}", "What is 2 + 2?")
@@ -35,8 +35,8 @@ def asked(**fields: Any) -> dict[str, Any]:
     return {"model": "tiny", "messages": [MESSAGE]} | fields
 
 
-def reason(found: CoveredRequest | NotCovered) -> str:
-    return found.reason if isinstance(found, NotCovered) else "covered"
+def reason(found: CoveredRequest | Reason) -> str:
+    return "covered" if isinstance(found, CoveredRequest) else found
 
 
 def test_a_covered_request_is_the_calibrated_one() -> None:

@@ -1,3 +1,3 @@
-"""The policy before any OpenAI-compatible server: a proxy that stops what the policy covers."""
+"""A proxy in front of OpenAI-compatible servers that answers covered requests under a policy."""
 
 __all__ = ["server"]

@@ -1,8 +1,4 @@
-"""The gateway's application: which way a request goes, and what becomes of it.
-
-A covered request is answered under its policy; everything else is sent on as it came.  Whoever
-hangs up is worked for no longer, wherever the work stands.  Knows HTTP by ASGI; no sockets.
-"""
+"""The gateway as an ASGI application: answer covered requests, forward all others unchanged."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import aiohttp
 
@@ -58,36 +54,32 @@ __all__ = ["Gateway"]
 _SMALL = 64 * 2**10
 """Bodies up to this size are parsed in the event loop, larger ones in a thread."""
 _OPEN = 5.0
-"""Seconds for which an upstream is waited for while it is checked."""
+"""Seconds that a check waits for an upstream."""
 
 T = TypeVar("T")
 
 
-class _Covered(NamedTuple):
-    """A request that a policy covers."""
-
-    served: ServedPolicy
-    by: CoveredRequest
-
-
 @dataclass(eq=False)
 class Gateway:
-    """Policies before upstreams; an ASGI application for what lies under ``/v1``."""
+    """Answers what clients ask under ``/v1``.
+
+    All work for a request is cancelled as soon as its client disconnects.
+    """
 
     settings: GatewaySettings
     metrics: Metrics
     log: Log
     policies: PolicySet
     key: Key | None = None
-    """The upstreams' own; None forwards each client's."""
+    """The upstreams' API key; None forwards each client's."""
     leave: Callable[[], None] = lambda: None
-    """Ends the gateway; set by whoever runs it."""
+    """Shuts the gateway down; set by `server.run`."""
     draining: bool = False
     exit_code: int = 0
-    """Of the alarm that ended the gateway; 0 while none has."""
+    """Exit code of the alarm that shut the gateway down; 0 without one."""
     _swapping: asyncio.Lock = field(default_factory=asyncio.Lock)
     _tokenizing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Long prompts are tokenized one by one: each takes a hundred times its length in memory."""
+    """Long prompts are tokenized one at a time: each takes a hundred times its size in memory."""
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -116,24 +108,24 @@ class Gateway:
         await self.policies.retire()
 
     async def reload(self) -> None:
-        """Read the policies again for new requests; where one is refused the old ones stay."""
+        """Load the policies again for new requests; if one is refused, the old ones stay."""
         async with self._swapping:
             try:
-                found = await asyncio.to_thread(PolicySet.load, self.settings)
-                found.audit(self.auditors)
+                new = await asyncio.to_thread(PolicySet.load, self.settings)
+                new.audit(self.auditors)
                 checked = [upstream for upstream in self.pool.all if upstream.is_up]
                 if not checked:
                     raise EngineError("no upstream is in use that policies could be checked with")
                 try:
                     for upstream in checked:
-                        await found.open_at(upstream, retry_timeout=_OPEN)
+                        await new.open_at(upstream, retry_timeout=_OPEN)
                 except BaseException:
-                    await found.retire()
+                    await new.retire()
                     raise
             except StopAdvisorError as error:
                 self.log.write("reload-refused", message=str(error))
                 return
-            old, self.policies = self.policies, found
+            old, self.policies = self.policies, new
             await old.retire()
             for upstream in self.pool.all:
                 if upstream.is_up and upstream not in checked:
@@ -149,7 +141,7 @@ class Gateway:
         self.metrics.show_policies((served.name, served.policy) for served in self.policies.all)
 
     def _end(self, code: int) -> None:
-        """Leave, as an alarm is on."""
+        """Shut down because of an alarm."""
         self.exit_code = code
         self.leave()
 
@@ -165,7 +157,7 @@ class Gateway:
         except TimeoutError:  # an `OSError`, too
             raise
         except (aiohttp.ClientError, ValueError, OSError):
-            return True  # some keep their list to themselves, or are too busy to give it
+            return True  # some servers do not publish the list, or are too busy to
         return self.policies.same_at(upstream, listed)
 
     # --- One request ---
@@ -183,7 +175,7 @@ class Gateway:
             await _refuse(sender, no)
         except (BrokenReply, SlowReader) as error:
             record.error = type(error.__cause__ or error).__name__
-        except Exception as error:  # noqa: BLE001 - whatever it is, the others are served on
+        except Exception as error:  # noqa: BLE001 - a bug here must not affect other requests
             record.error = type(error).__name__
             await _refuse(sender, Refusal(500, "internal error", "server_error"))
         finally:
@@ -192,35 +184,36 @@ class Gateway:
             self.log.request(record)
 
     async def _serve(self, request: Incoming, sender: Sender) -> None:
-        record, left = sender.record, True
-        if request.method == "POST":
-            covered = await self._find_policy(request, record)
-            async with self._admission.place(record):
-                record.own_seconds = time.perf_counter() - sender.began - record.queue_seconds
-                FORWARDED.set(request.header(b"authorization"))
-                TRACE_CONTEXT.set(trace_context(request.headers))
-                if covered is not None:
-                    climbs = self.settings.ladder is not None
-                    answer = self._climb if climbs else self._under_policy
-                    left = await answer(request, sender, *covered)
-                if left:
-                    await self._forward(request, sender)
-        else:
+        record = sender.record
+        if request.method != "POST":
+            await self._forward(request, sender)
+            return
+        covered = await self._find_policy(request, record)
+        async with self._admission.place(record):
+            record.own_seconds = time.perf_counter() - sender.began - record.queue_seconds
+            FORWARDED.set(request.header(b"authorization"))
+            TRACE_CONTEXT.set(trace_context(request.headers))
+            if covered is not None:
+                answer = self._under_policy if self.settings.ladder is None else self._climb
+                if await answer(request, sender, *covered):
+                    return
             await self._forward(request, sender)
 
     async def _forward(self, request: Incoming, sender: Sender) -> None:
         upstream = await self._forwarder.forward(request, sender)
         sender.record.upstream = upstream.number
 
-    async def _find_policy(self, request: Incoming, record: RequestRecord) -> _Covered | None:
-        """Decide which policy covers a request, and take down why none does."""
+    async def _find_policy(
+        self, request: Incoming, record: RequestRecord
+    ) -> tuple[ServedPolicy, CoveredRequest] | None:
+        """Return the policy that covers a request; None, with the reason recorded, if none does."""
         is_chat = request.target.path == "/chat/completions"
         size = len(request.body)
         if size > _SMALL and (not is_chat or size > _SMALL + self.policies.longest_prompt):
-            # Not read: no policy can cover it, and reading may take seconds.
+            # No policy can cover it, and parsing it may take seconds.
             record.reason = "room" if is_chat else record.reason
             return None
-        body = await _beside(_parsed, request.body, size=size)
+        body = await _offload(_parsed, request.body, size=size)
         if not isinstance(body, dict):
             record.reason = "body"
             return None
@@ -237,19 +230,19 @@ class Gateway:
         if served.policy.kind == "full-budget":
             record.route, record.reason = "policy", "full-budget"
             return None
-        found = served.coverage.check(body, task=task)
-        if not isinstance(found, CoveredRequest):
-            record.reason = found.reason
+        covered = served.coverage.check(body, task=task)
+        if not isinstance(covered, CoveredRequest):
+            record.reason = covered
             return None
         alarmed = served.auditor is not None and served.auditor.is_shadowed()
         record.route = "shadow" if self.settings.shadow or alarmed else "policy"
         record.reason = "covered"
-        return _Covered(served, found)
+        return served, covered
 
     async def _climb(
         self, request: Incoming, sender: Sender, served: ServedPolicy, covered: CoveredRequest
     ) -> bool:
-        """Answer a covered request by a rung; whether it is left to the reference's server."""
+        """Answer a covered request from a cheap rung; False leaves it to the reference's server."""
         record, reference, asked = sender.record, served.policy.ladder[-1], covered.request
         record.upstream, bound = 0, served.rungs
         try:
@@ -262,38 +255,38 @@ class Gateway:
                     )
         except Exception as error:  # noqa: BLE001 - whatever it is, the reference answers
             if not isinstance(error, StopAdvisorError | TimeoutError):
-                record.error = type(error).__name__  # a fault of ours
+                record.error = type(error).__name__  # a bug in the gateway
             record.route, record.reason = "passthrough", "failed"
-            return True
+            return False
         note_climb(climbed, record, self.metrics)
-        is_left = climbed.at == len(climbed.asked) or record.route == "shadow"
+        answers = climbed.at < len(climbed.asked) and record.route != "shadow"
         gave_up = "; gave-up" if climbed.gave_up else ""
         with bound.used():  # for the audit, too
-            if is_left:
-                sender.rung = reference.name + gave_up
-                request.body = as_reference(request.body, reference)
-            else:
+            if answers:
                 sender.rung = climbed.rung + gave_up
                 limit = self.settings.timeouts.between
                 await send_served(climbed, served.name, covered, sender, seconds=limit)
+            else:
+                sender.rung = reference.name + gave_up
+                request.body = as_reference(request.body, reference)
             finish = partial(finish_climb, bound, served.policy, asked, climbed)
-            found = audited_climb(climbed, served.policy, asked.task, record)
-            self._served(served, record, found, finish)
-        return is_left
+            reply = audited_climb(climbed, served.policy, asked.task, record)
+            self._served(served, record, reply, finish)
+        return answers
 
     async def _under_policy(
         self, request: Incoming, sender: Sender, served: ServedPolicy, covered: CoveredRequest
     ) -> bool:
-        """Answer a covered request; whether nothing was sent, and it is to be sent on."""
+        """Answer a covered request; False if nothing was sent and it must be forwarded."""
         record = sender.record
-        chance = secrets.randbits(31) if covered.seed is None else covered.seed
-        asked = replace(covered.request, prompt=replace(covered.request.prompt, sample=chance))
+        seed = secrets.randbits(31) if covered.seed is None else covered.seed
+        asked = replace(covered.request, prompt=replace(covered.request.prompt, sample=seed))
         tried: list[Upstream] = []
         reason = "failed"
         while (upstream := self.pool.pick(tried)) is not None:
             tried.append(upstream)
             bound = served.at.get(upstream.number)
-            if bound is None:  # checked just now, against policies that were replaced
+            if bound is None:  # just checked, but against policies that have been replaced since
                 continue
             with self.pool.at(upstream), bound.used() as service:
                 prompt_ids = await self._rendered(service, asked)
@@ -318,27 +311,27 @@ class Gateway:
                     if sender.begun:
                         raise
                     if isinstance(error, Refused):
-                        break  # said by the server itself, when the request is sent on
+                        break  # forwarding the request lets the client see the server's own words
                     if isinstance(error, StopAdvisorError | TimeoutError):
                         self.pool.failed(upstream)
                         continue
-                    # A fault of ours: it is answered in full, as if no policy were there.
+                    # A bug in the gateway: answer in full, as if there were no policy.
                     record.error = type(error).__name__
                     break
                 upstream.failures = 0
-                found = responder.audited(answered, served.policy)
-                self._served(served, record, found, partial(_finish, bound, asked, answered))
-                return False
+                reply = responder.audited(answered, served.policy)
+                self._served(served, record, reply, partial(_finish, bound, asked, answered))
+                return True
         record.route, record.reason, record.budget = "passthrough", reason, None
-        return True
+        return False
 
     async def _rendered(self, service: PolicyService, asked: Request) -> list[int] | str:
-        """Return the prompt's ids; the reason where it cannot be thought about under the policy."""
+        """Return the prompt's token ids, or the reason why the policy cannot answer it."""
         messages = asked.prompt.messages
         size = sum(len(message["content"]) for message in messages)
         try:
             async with self._tokenizing if size > _SMALL else nullcontext():
-                prompt_ids = await _beside(service.model.chat.prompt_ids, messages, size=size)
+                prompt_ids = await _offload(service.model.chat.prompt_ids, messages, size=size)
         except ModelError:
             return "template"
         try:
@@ -348,37 +341,37 @@ class Gateway:
         return prompt_ids if room >= service.plan.max_think else "room"
 
     def _served(
-        self, served: ServedPolicy, record: RequestRecord, found: AuditedReply, finish: FinishTrace
+        self, served: ServedPolicy, record: RequestRecord, reply: AuditedReply, finish: FinishTrace
     ) -> None:
-        """Take note of a request that was answered under its policy."""
+        """Tell the auditor about a request that was answered under its policy."""
         if served.auditor is not None and record.route == "policy":
-            served.auditor.served(found, None if self._admission.is_crowded else finish)
+            served.auditor.served(reply, None if self._admission.is_crowded else finish)
 
 
 async def _refuse(sender: Sender, no: Refusal) -> None:
-    """Answer with an error, if nothing was answered yet."""
+    """Answer with an error unless a reply has begun."""
     if not sender.begun:
         error = {"message": no.text, "type": no.kind, "code": None}
         await sender.json(no.status, {"error": error}, no.headers)
 
 
 def _parsed(body: bytearray) -> Any:
-    """Return what a body says; None where it is no JSON."""
+    """Parse a body; None if it is not JSON."""
     try:
         return parse_json(body)
     except ValueError:
         return None
 
 
-async def _beside(work: Callable[..., T], *given: Any, size: int) -> T:
-    """Work on something; where it is large, in a thread, so that the others are served on."""
+async def _offload(work: Callable[..., T], *given: Any, size: int) -> T:
+    """Call `work`; in a thread if its input is large, so that the event loop stays responsive."""
     return work(*given) if size <= _SMALL else await asyncio.to_thread(work, *given)
 
 
 async def _finish(
     bound: Bound[PolicyService], asked: Request, answered: LiveAnswer
 ) -> FullThinking:
-    """Think a stopped request to its end, with the seed that it was answered under."""
+    """Answer a stopped request again with full thinking, from the same seed."""
     with bound.used() as service:
         full = replace(service, rule=None, shadow=False)
         whole = await full.answer(asked, prompt_ids=answered.trace.prompt_ids, replica=0)

@@ -1,8 +1,4 @@
-"""Requests that no policy covers: sent on as they came, and their answers returned byte for byte.
-
-A request is tried at another upstream as long as nothing of an answer was seen.  Knows HTTP; no
-policy and no JSON.
-"""
+"""Forward requests to an upstream, and its replies to the client, byte for byte."""
 
 from __future__ import annotations
 
@@ -34,16 +30,16 @@ _HOP_BY_HOP = frozenset(
         *(b"trailer", b"transfer-encoding", b"upgrade", b"proxy-connection"),
     )
 )
-"""Belong to one connection (RFC 9110, section 7.6.1), as do headers that `Connection` names."""
-_NOT_SENT_ON = frozenset((b"host", b"content-length", b"expect"))
-_NOT_SENT_BACK = frozenset((HEADER.lower().encode(),))
-"""For the gateway alone to say."""
+"""Headers of one connection (RFC 9110, section 7.6.1); `Connection` may name more."""
+_NOT_FORWARDED = frozenset((b"host", b"content-length", b"expect"))
+_NOT_RETURNED = frozenset((HEADER.lower().encode(),))
+"""An upstream must not forge the gateway's own header."""
 _AUTOMATIC = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
-"""What the client library would add."""
+"""Headers that aiohttp would add."""
 _MOST_BYTES = 4 * 2**20
-"""Of an answer that is read here."""
+"""Most bytes of a list of models."""
 _BUSY = {502, 503, 504}
-"""Statuses at which another server may do better."""
+"""Statuses after which another upstream is tried."""
 _UNREACHABLE = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 
 
@@ -52,20 +48,20 @@ class BrokenReply(Exception):
 
 
 class _TryAnother(Exception):
-    """A busy server, where there is another."""
+    """The upstream is busy, and there is another."""
 
 
 class _Unfit(Exception):
-    """An answer that cannot be passed on; the text says why."""
+    """The reply cannot be forwarded; the message says why."""
 
 
 class Forwarder:
-    """Sends requests on.
+    """Forwards requests.
 
     Parameters
     ----------
     key : Key or None
-        Of all upstreams; None leaves each request its own ``Authorization``.
+        API key of all upstreams; None forwards each request's own ``Authorization``.
     """
 
     def __init__(self, pool: Pool, timeouts: Timeouts, key: Key | None) -> None:
@@ -76,9 +72,9 @@ class Forwarder:
             skip_auto_headers=_AUTOMATIC,
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect),
-            # Shorter than servers keep idle connections: vLLM's close them after 5 s.
+            # Shorter than upstreams keep idle connections: vLLM closes them after 5 s.
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0),
-            # It would sign requests that come without a key from the operator's ~/.netrc.
+            # With it, requests without a key would get credentials from the operator's ~/.netrc.
             trust_env=False,
         )
 
@@ -87,14 +83,14 @@ class Forwarder:
         await self._http.close()
 
     async def get(self, upstream: Upstream, path: str) -> Any:
-        """Return the JSON of a short answer.
+        """Return a short JSON reply.
 
         Raises
         ------
         EngineError
-            It is no short one, or lies elsewhere.
+            The reply is too long, or a redirection.
         aiohttp.ClientError, ValueError, OSError
-            There is none; `TimeoutError` where it did not come in time.
+            There is no such reply; `TimeoutError` if it does not come in time.
         """
         headers = [] if self._key is None else [("Authorization", self._key.header)]
         async with (
@@ -129,14 +125,16 @@ class Forwarder:
         )
 
     async def forward(self, request: Incoming, send: Send) -> Upstream:
-        """Answer a request with what an upstream answers, and return who it was.
+        """Answer a request with an upstream's reply, and return the upstream.
+
+        Another upstream is tried as long as no byte of a reply was received.
 
         Raises
         ------
         Refusal
-            None answers.
+            No upstream answers.
         BrokenReply
-            One broke off after its first byte.
+            An upstream failed after its first byte.
         """
         tried: list[Upstream] = []
         status, message = 503, "no upstream is in use"
@@ -149,7 +147,7 @@ class Forwarder:
                 except _TryAnother:
                     status, message = 503, "the upstream is busy"
                 except (aiohttp.ClientError, OSError, _Unfit) as error:
-                    # A connection kept from an earlier request may just have been closed.
+                    # The upstream may just have closed a kept-alive connection: retry once.
                     if again and isinstance(error, aiohttp.ServerDisconnectedError):
                         again = False
                         continue
@@ -169,7 +167,7 @@ class Forwarder:
     async def _at(
         self, upstream: Upstream, request: Incoming, send: Send, tried: list[Upstream]
     ) -> None:
-        """Ask one upstream; errors are raised before the first byte, `BrokenReply` after it."""
+        """Forward to one upstream; raise errors before the first byte, `BrokenReply` after it."""
         loop, limits = asyncio.get_running_loop(), self._timeouts
         mask = None if self._key is None else self._key.mask()
         renewed = loop.time()
@@ -199,7 +197,7 @@ class Forwarder:
                 piece = await anext(pieces, b"")
                 headers = [
                     (name, value if mask is None else mask.whole(value))
-                    for name, value in _end_to_end(answer.raw_headers, _NOT_SENT_BACK)
+                    for name, value in _end_to_end(answer.raw_headers, _NOT_RETURNED)
                 ]
                 begun = True
                 start = {"type": "http.response.start", "status": answer.status}
@@ -212,7 +210,7 @@ class Forwarder:
                     shown = piece if mask is None else mask.take(piece)
                     if shown:
                         await send(_piece(shown, more=True))
-                    # Not for every piece: a timer costs a tenth of what passing it on does.
+                    # Not for every piece: rescheduling costs a tenth of forwarding it.
                     if streams and loop.time() > renewed + limits.between / 10:
                         renewed = loop.time()
                         limit.reschedule(min(renewed + limits.between, end))
@@ -226,8 +224,8 @@ class Forwarder:
             raise
 
     def _headers(self, request: Incoming) -> list[tuple[str, str]]:
-        left_out = _NOT_SENT_ON
-        if self._key is not None:  # in a compressed answer it could not be masked
+        left_out = _NOT_FORWARDED
+        if self._key is not None:  # the key could not be masked in a compressed reply
             left_out |= {b"authorization", b"accept-encoding"}
         headers = [
             (name.decode("latin-1"), _text(value))
@@ -239,17 +237,17 @@ class Forwarder:
 
 
 def proxy_of(upstream_url: str) -> str | None:
-    """Return the proxy that the environment names for an upstream, its user included."""
+    """Return the proxy that the environment names for an upstream, with its credentials."""
     upstream = urlsplit(upstream_url)
-    found = getproxies().get(upstream.scheme)
-    if not found or proxy_bypass(upstream.hostname or ""):
+    proxy = getproxies().get(upstream.scheme)
+    if not proxy or proxy_bypass(upstream.hostname or ""):
         return None
-    proxy = found if "://" in found else f"http://{found}"
-    return proxy if urlsplit(proxy).scheme == "http" else None  # the library speaks to no other
+    proxy = proxy if "://" in proxy else f"http://{proxy}"
+    return proxy if urlsplit(proxy).scheme == "http" else None  # aiohttp supports no others
 
 
 def _end_to_end(headers: _Headers, left_out: Collection[bytes]) -> list[tuple[bytes, bytes]]:
-    """Return the headers that are not for one connection alone."""
+    """Return the headers without those of the connection and those left out; names lower case."""
     headers = [(name.lower(), value) for name, value in headers]
     named = {
         token.strip().lower()
@@ -261,7 +259,7 @@ def _end_to_end(headers: _Headers, left_out: Collection[bytes]) -> list[tuple[by
 
 
 def _text(value: bytes) -> str:
-    """Return a header's value so that the client library, which writes UTF-8, sends it again."""
+    """Decode a header's value so that aiohttp, which encodes UTF-8, sends the same bytes."""
     try:
         return value.decode()
     except UnicodeDecodeError:

@@ -1,8 +1,4 @@
-"""Takes in requests: which paths lead where, how large a body may be, how many are worked on.
-
-Bodies count against one budget for as long as they are held.  Knows HTTP by ASGI; nothing of what
-a body says.
-"""
+"""Receive requests: check paths and methods, limit the size of bodies, queue what is too much."""
 
 from __future__ import annotations
 
@@ -24,19 +20,19 @@ from stopadvisor.serving.serve_settings import Timeouts
 __all__ = ["Admission", "Incoming", "Intake", "Refusal", "Target"]
 
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
-"""Not TRACE, which returns the upstream's key, and not CONNECT."""
+"""Without TRACE, which would return the upstream's key, and without CONNECT."""
 _MOST_BYTES = 64 * 2**20
-"""Of one body; pictures come within them."""
+"""Most bytes of one body; a body may contain images."""
 _HELD_BYTES = 4 * _MOST_BYTES
-"""Of all bodies together, from their first byte until their request is answered."""
+"""Most bytes of all bodies, each counted from its first byte until its request is answered."""
 _RETRY_AFTER = 5
-"""Seconds after which other requests will have been answered."""
+"""Seconds; by then some requests will have finished."""
 _DECODINGS = 4
-"""How often a path may be percent-encoded on top of itself; servers decode once or twice."""
+"""Most layers of percent-encoding in a path; servers decode once or twice."""
 
 
 class Refusal(Exception):
-    """A request that the gateway answers with an error of its own."""
+    """The gateway answers a request with an error of its own."""
 
     def __init__(
         self, status: int, text: str, kind: str = "invalid_request", retry_after: int | None = None
@@ -50,19 +46,19 @@ class Refusal(Exception):
 
 @dataclass(frozen=True)
 class Target:
-    """What a request asks for below the base URL; the only way to a URL at an upstream."""
+    """A checked path below the base URL; every URL at an upstream is built from one."""
 
     path: str
-    """Begins with a slash and stays below the base URL; percent-encoded as it was sent."""
+    """Starts with a slash and stays below the base URL; percent-encoded as it was sent."""
     query: str = ""
-    """Without its question mark."""
+    """Without the question mark."""
 
     def __post_init__(self) -> None:
         if not self.path.startswith("/") or not _stays_below(self.path):
             raise Refusal(404, "no such path")
 
     def at(self, base_url: str) -> URL:
-        """Return the URL at an upstream: its own scheme, host and port, whatever the path holds."""
+        """Return the URL at an upstream, whose scheme, host and port no path can change."""
         base = urlsplit(base_url)
         return URL.build(
             scheme=base.scheme,
@@ -74,7 +70,7 @@ class Target:
 
 
 def _stays_below(path: str) -> bool:
-    """Whether a path names nothing outside, however often a server decodes it."""
+    """Whether a path cannot leave the base URL, however often a server decodes it."""
     decoded = path.encode()
     for _ in range(_DECODINGS):
         encoded, decoded = decoded, unquote_to_bytes(decoded)
@@ -82,7 +78,7 @@ def _stays_below(path: str) -> bool:
             break
     else:
         return False
-    # Some servers cut parameters off each segment (`..;/`), some take a backslash for a slash.
+    # Some servers strip parameters from each segment (`..;/`), some treat a backslash as a slash.
     segments = (segment.partition(b";")[0] for segment in re.split(rb"[/\\]", decoded))
     is_plain = min(decoded) >= 0x20 and 0x7F not in decoded
     return is_plain and all(segment.strip() not in (b".", b"..") for segment in segments)
@@ -90,7 +86,7 @@ def _stays_below(path: str) -> bool:
 
 @dataclass
 class Incoming:
-    """One request as it came."""
+    """One received request."""
 
     method: str
     target: Target
@@ -98,15 +94,15 @@ class Incoming:
     """Names in lower case."""
     body: bytearray
     streams: bool = False
-    """The client asks for its answer piece by piece."""
+    """The client asks for a streamed reply."""
 
     def header(self, name: bytes) -> str:
-        """Return a header's value; empty where there is none."""
+        """Return a header's value; empty if it is missing."""
         return next((v.decode("latin-1") for n, v in self.headers if n == name), "")
 
 
 class Intake:
-    """Reads requests as long as there is memory for their bodies."""
+    """Receives requests within one memory budget for all their bodies."""
 
     def __init__(self, timeouts: Timeouts) -> None:
         self._timeouts = timeouts
@@ -114,14 +110,14 @@ class Intake:
 
     @asynccontextmanager
     async def request(self, scope: Any, receive: Receive) -> AsyncIterator[Incoming]:
-        """Take in a whole request and hold it for the block.
+        """Receive a whole request and hold its body until the block ends.
 
         Raises
         ------
         Gone
-            It breaks off.
+            The client disconnects.
         Refusal
-            It asks for nothing below ``/v1``, is too large or too slow, or too much is held.
+            The path is not below ``/v1``, or the body is too large, too slow or over the budget.
         """
         if scope["method"] not in _METHODS:
             raise Refusal(405, f"expected one of {', '.join(sorted(_METHODS))}")
@@ -159,12 +155,11 @@ class Intake:
                         limit.reschedule(min(loop.time() + limits.between, end))
         except TimeoutError:
             late = Refusal(408, "the request's body did not come in time")
-            # The rest of the body is not waited for either: the server closes the connection.
-            late.headers.append((b"connection", b"close"))
+            late.headers.append((b"connection", b"close"))  # or uvicorn would read on
             raise late from None
 
 
-# --- How many at once -----------------------------------------------------------------------------
+# --- Admission ------------------------------------------------------------------------------------
 
 
 _WAITING_PER_PLACE = 2
@@ -172,12 +167,12 @@ _WAITING_PER_PLACE = 2
 
 
 class Admission:
-    """A limited number of requests at once and a limited queue, first come, first served.
+    """Limits concurrent and waiting requests; first come, first served.
 
     Parameters
     ----------
     make_room : callable
-        Is called when a request has to wait: what nobody waits for is given up.
+        Called when a request has to wait, to cancel background work.
     """
 
     def __init__(self, places: int, metrics: Metrics, make_room: Callable[[], None]) -> None:
@@ -187,17 +182,17 @@ class Admission:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether requests wait."""
+        """Whether requests are waiting."""
         return self._waiting > 0
 
     @asynccontextmanager
     async def place(self, record: RequestRecord) -> AsyncIterator[None]:
-        """Hold a place, after waiting for one.
+        """Wait for a place and hold it until the block ends.
 
         Raises
         ------
         Refusal
-            As many are waiting as may.
+            The queue is full.
         """
         began = time.perf_counter()
         if self._free.locked():

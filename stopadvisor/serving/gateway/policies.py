@@ -1,8 +1,4 @@
-"""The gateway's policies, and each of them at each upstream.
-
-A set of policies is loaded as a whole and replaced as a whole; requests under way end with the set
-they began with.  Knows files and upstreams; no request.
-"""
+"""The gateway's policies at each upstream: loaded, checked, replaced and closed together."""
 
 from __future__ import annotations
 
@@ -32,27 +28,27 @@ from stopadvisor.serving.serve_settings import GatewaySettings, check_tasks, loa
 __all__ = ["Bound", "PolicySet", "ServedPolicy", "entries"]
 
 _TOKEN_BYTES = 16
-"""More than a token of text takes on average, in any language, as JSON writes it."""
+"""Upper bound on the average JSON bytes per token of text, in any language."""
 _MOST_PROMPT = 4 * 2**20
-"""Bytes of a prompt where a server does not tell its context."""
+"""Most bytes of a prompt if a server does not report its context length."""
 
 _Service = TypeVar("_Service")
 
 
 @dataclass(eq=False)
 class Bound(Generic[_Service]):
-    """A policy at one upstream, closed when it was replaced and its last request is over."""
+    """A policy at one upstream, closed once it has been replaced and its last request is done."""
 
     service: _Service
     close: Callable[[], Coroutine[Any, Any, None]]
     _retired: bool = False
     _users: int = 0
     _closing: asyncio.Task[None] | None = None
-    """In a task of its own: the client of the last request may leave meanwhile."""
+    """A separate task, because the last request's client may disconnect and cancel its own."""
 
     @contextmanager
     def used(self) -> Iterator[_Service]:
-        """Hold it open for a request."""
+        """Keep the service open for a request."""
         self._users += 1
         try:
             yield self.service
@@ -61,7 +57,7 @@ class Bound(Generic[_Service]):
             self._close_idle()
 
     async def retire(self) -> None:
-        """Close it as soon as nobody uses it; it takes no further requests."""
+        """Close the service as soon as no request uses it."""
         self._retired = True
         self._close_idle()
         if self._closing is not None:
@@ -72,7 +68,7 @@ class Bound(Generic[_Service]):
             self._closing = asyncio.create_task(self._close_unused())
 
     async def _close_unused(self) -> None:
-        if self._users:  # the last request's audit has begun meanwhile, and closes it at its end
+        if self._users:  # the last request's audit has just begun; its end closes the service
             self._closing = None
         else:
             await self.close()
@@ -80,25 +76,28 @@ class Bound(Generic[_Service]):
 
 @dataclass(eq=False)
 class ServedPolicy:
-    """One policy, and what it is bound to."""
+    """One policy and the upstreams it is served at."""
 
     policy: Policy
     plan: ProbePlan | None
-    """None for a policy that climbs."""
+    """None for a policy that climbs a ladder."""
     asked_for: str
-    """The model's name, as it is looked for at an upstream."""
+    """Model name to look up at an upstream."""
     name: str = ""
-    """The model's name at the upstreams, once one was opened."""
+    """The name under which the upstreams list the model; empty until one has been opened."""
     coverage: Coverage | None = None
     auditor: Auditor | None = None
     at: dict[int, Bound[PolicyService]] = field(default_factory=dict)
-    """By the upstream's number."""
+    """By upstream number."""
     rungs: Bound[RungServers] | None = None
-    """Of a policy that climbs."""
+    """Only for a policy that climbs a ladder."""
 
 
 class PolicySet:
-    """The policies of one load, one for each served model and task."""
+    """All policies in use, one for each served model and task.
+
+    A reload replaces the whole set; requests in flight finish under the set they started with.
+    """
 
     def __init__(self, policies: tuple[ServedPolicy, ...], settings: GatewaySettings) -> None:
         self.all = policies
@@ -107,19 +106,19 @@ class PolicySet:
 
     @classmethod
     def load(cls, settings: GatewaySettings) -> PolicySet:
-        """Read the file, or all policies of the folder.
+        """Load the policy file, or every policy in the folder.
 
         Raises
         ------
         PolicyError
             A policy is refused, or two are for the same model and task.
         """
-        found = load_policies(settings)
-        if settings.model is not None and len(found) > 1:
-            raise PolicyError(f"--model is for one policy, got {len(found)}")
+        loaded = load_policies(settings)
+        if settings.model is not None and len(loaded) > 1:
+            raise PolicyError(f"--model is for one policy, got {len(loaded)}")
         policies: list[ServedPolicy] = []
         by_model: dict[str, list[tuple[Path, Policy]]] = {}
-        for file, policy in found:
+        for file, policy in loaded:
             if settings.ladder is not None:
                 check_rungs(policy.terms, settings.ladder)
                 name = settings.ladder.reference.model or ""
@@ -137,23 +136,23 @@ class PolicySet:
         return cls(tuple(policies), settings)
 
     def audit(self, auditors: Auditors) -> None:
-        """Give each policy that promises anything its auditor."""
+        """Assign an auditor to each policy that makes a promise."""
         for served in self.all:
             served.auditor = auditors.of(served.policy)
 
     def of(self, model: Any) -> list[ServedPolicy]:
-        """Return the policies for a model, by its name at the upstreams."""
+        """Return the policies for the model that a request names."""
         return [p for p in self.all if p.name == model and isinstance(model, str)]
 
     async def open_at(self, upstream: Upstream, *, retry_timeout: float) -> None:
-        """Open all models at an upstream and hold the policies against them.
+        """Open all models at an upstream and check the policies against them.
 
         Raises
         ------
         PolicyError, ModelError
-            A model is not there, or not the one that the policy is for.
+            A model is missing, or is not the one that its policy was calibrated with.
         Unreachable
-            The upstream is down for longer than `retry_timeout`.
+            The upstream stays down for longer than `retry_timeout`.
         """
         if self._settings.ladder is not None:
             await self._open_ladder(upstream, self._settings.ladder)
@@ -192,7 +191,7 @@ class PolicySet:
         self._entries[upstream.url] = entries(listed, self.names)
 
     async def _open_ladder(self, upstream: Upstream, ladder: Ladder) -> None:
-        """Open the servers of a ladder; only the reference's has to be there."""
+        """Open the servers of a ladder; only the reference's must be reachable."""
         limits = self._settings.timeouts
         servers = RungServers(
             ladder,
@@ -215,22 +214,22 @@ class PolicySet:
 
     @property
     def names(self) -> frozenset[str]:
-        """The models, as the upstreams call them."""
+        """Model names at the upstreams."""
         return frozenset(served.name for served in self.all)
 
     @property
     def longest_prompt(self) -> int:
-        """Bytes of JSON beyond which no prompt fits any model's context; guessed high."""
+        """Generous upper bound on the JSON bytes of a prompt that fits any model's context."""
         bounds = (bound for served in self.all for bound in served.at.values())
         contexts = [bound.service.model.endpoint.context or _MOST_PROMPT for bound in bounds]
         return min(_MOST_PROMPT, _TOKEN_BYTES * max(contexts, default=0))
 
     def same_at(self, upstream: Upstream, listed: Any) -> bool:
-        """Whether an upstream lists the models as it did when they were opened."""
+        """Whether an upstream still lists the models as it did when they were opened."""
         return bool(self._entries.get(upstream.url) == entries(listed, self.names))
 
     async def retire(self) -> None:
-        """Take no further requests, and close each policy once its last one is over."""
+        """Accept no more requests; close each policy's connections after its last one."""
         for served in self.all:
             stopping, climbing = served.at, served.rungs
             served.at, served.rungs = {}, None
@@ -242,14 +241,14 @@ class PolicySet:
     async def _open(
         self, served: ServedPolicy, upstream: Upstream, retry_timeout: float
     ) -> Bound[PolicyService]:
-        assert served.plan is not None  # of a policy that stops a trace
+        assert served.plan is not None  # the policy climbs no ladder
         settings, limits = self._settings, self._settings.timeouts
-        named = settings.api_key_env
-        own = None if named is None else Key.of_environment(named, required=True)
+        variable = settings.api_key_env
+        key = None if variable is None else Key.of_environment(variable, required=True)
         client = Client(
             [upstream.url],
             served.asked_for,
-            key=own or ForwardedKey(),
+            key=key or ForwardedKey(),
             request_timeout=limits.total,
             retry_timeout=retry_timeout,
             connect_timeout=limits.connect,
@@ -265,17 +264,17 @@ class PolicySet:
         except BaseException:
             await client.aclose()
             raise
-        # Waiting was for the opening: a request that fails is sent to another upstream.
+        # Retries are for opening only: a failed request goes to another upstream.
         client.retry_timeout = 0.0
         service = replace(service, shadow=settings.shadow, probe_timeout=limits.probe)
         return Bound(service, client.aclose)
 
 
 def entries(listed: Any, names: frozenset[str]) -> dict[str, Any]:
-    """Return what an answer of ``/models`` says of some models that stays as long as they do."""
-    found = listed.get("data") if isinstance(listed, Mapping) else None
+    """Return the fields of a ``/models`` reply that identify the named models."""
+    data = listed.get("data") if isinstance(listed, Mapping) else None
     return {
         entry["id"]: (entry.get("root"), entry.get("max_model_len"))
-        for entry in (found if isinstance(found, list) else ())
+        for entry in (data if isinstance(data, list) else ())
         if isinstance(entry, Mapping) and entry.get("id") in names
     }

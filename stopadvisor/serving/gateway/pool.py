@@ -1,9 +1,4 @@
-"""The gateway's upstreams: which are in use, which is asked next, and when one may come back.
-
-A server that cannot be reached is taken out at once; one that fails a few requests is checked, as
-the fault may be the requests', and taken out where the check fails.  It comes back after a
-check finds the same model there; client requests never test it.  Knows no request and no policy.
-"""
+"""The gateway's upstreams: which are in use, which gets the next request, when one comes back."""
 
 from __future__ import annotations
 
@@ -19,10 +14,10 @@ from stopadvisor.serving.metrics import Log, Metrics
 __all__ = ["Pool", "Upstream"]
 
 _FAILURES = 3
-"""In a row, after which a server that still accepts connections is in doubt, and checked."""
+"""Consecutive failures after which a server that still accepts connections is checked."""
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 30.0
-"""Seconds between two checks of a server that is out; doubled from the first on."""
+"""Seconds between two checks of a server that is out of use, doubling from the first."""
 
 
 @dataclass(eq=False)
@@ -31,36 +26,40 @@ class Upstream:
 
     number: int
     url: str
-    """Base URL, without a slash at its end."""
+    """Base URL, without a trailing slash."""
     in_flight: int = 0
     failures: int = 0
-    """In a row."""
+    """Consecutive failures."""
     is_up: bool = False
     refused: StopAdvisorError | None = None
     """Why the last check failed."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Wakes who keeps it, when it was taken out or is in doubt."""
+    """Wakes `Pool.keep` when the server is taken out of use or is in doubt."""
 
     @property
     def is_doubted(self) -> bool:
-        """Whether it is in use, and failed so often that it is to be checked."""
+        """Whether the server is in use, but has failed so often that it must be checked."""
         return self.is_up and self.failures >= _FAILURES
 
     def __lt__(self, other: Upstream) -> bool:
-        """Whether it is rather asked: the fewest requests on their way, one in doubt last."""
+        """Whether to prefer this server: fewest requests in flight first, doubtful ones last."""
         return (self.is_doubted, self.in_flight) < (other.is_doubted, other.in_flight)
 
 
 class Pool:
     """All upstreams.
 
+    An unreachable server is taken out of use at once.  One that fails several requests is checked
+    first, because the requests may be at fault.  A server comes back only after a check has found
+    the same model there; client requests never test it.
+
     Parameters
     ----------
     check : callable
-        Opens one again and checks it against the policies; raises what is wrong.
+        Opens a server again and checks it against the policies; raises if that fails.
     glance : callable
-        Whether one still serves what it did when it was opened; raises `EngineError` where it
-        cannot be asked, and `TimeoutError`.
+        Whether a server still lists what it did when it was opened; raises `EngineError` or
+        `TimeoutError` if it does not answer.
     """
 
     def __init__(
@@ -82,16 +81,16 @@ class Pool:
 
     @property
     def is_ready(self) -> bool:
-        """Whether one is in use."""
+        """Whether any server is in use."""
         return any(upstream.is_up for upstream in self.all)
 
     def pick(self, tried: Collection[Upstream]) -> Upstream | None:
-        """Return the server to ask next; None where all that are in use were tried."""
+        """Return the server to ask next; None if all that are in use were tried."""
         return min((u for u in self.all if u.is_up and u not in tried), default=None)
 
     @contextmanager
     def at(self, upstream: Upstream) -> Iterator[None]:
-        """Count a request at a server while it lasts."""
+        """Count a request in flight at a server until the block ends."""
         gauge = self._metrics.upstream_in_flight.labels(str(upstream.number))
         upstream.in_flight += 1
         gauge.set(upstream.in_flight)
@@ -102,7 +101,7 @@ class Pool:
             gauge.set(upstream.in_flight)
 
     def failed(self, upstream: Upstream, *, gone: bool = False) -> None:
-        """Take note of a failure before a first byte; with `gone` it takes no connections."""
+        """Count a failure before the first byte; `gone` if the server accepts no connections."""
         upstream.failures += 1
         if upstream.is_up and gone:
             self.take_out(upstream, "unreachable")
@@ -110,12 +109,12 @@ class Pool:
             upstream.changed.set()
 
     async def keep(self, upstream: Upstream) -> None:
-        """Check a server until it does, look after it, and begin again when it is out; for ever."""
+        """Check a server until it passes, watch it while it is in use, and start over; forever."""
         pause = _FIRST_PAUSE
         while True:
             try:
                 await self._check(upstream)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is checked again
+            except Exception as error:  # noqa: BLE001 - whatever it is, the server is checked again
                 why = error if isinstance(error, StopAdvisorError) else None
                 upstream.refused = why or EngineError(type(error).__name__)
                 message = str(upstream.refused)
@@ -134,11 +133,11 @@ class Pool:
             self._log.write("upstream-up", upstream=upstream.number)
             while upstream.is_up and not upstream.is_doubted:
                 await self._look(upstream)
-            if upstream.is_doubted:  # requests that make it fail shall not keep it busy with checks
+            if upstream.is_doubted:  # or bad requests could keep it busy with checks
                 await asyncio.sleep(pause)
 
     async def _look(self, upstream: Upstream) -> None:
-        """Wait until a server is out or in doubt; take it out where it is not what it was."""
+        """Wait for a failure or the next regular look; take the server out if it changed."""
         try:
             async with asyncio.timeout(self._every):
                 await upstream.changed.wait()
@@ -155,12 +154,12 @@ class Pool:
             self.failed(upstream, gone=True)
 
     async def first(self, retry_timeout: float) -> None:
-        """Wait until every server was checked once and one is in use.
+        """Wait until every server has been checked once and one is in use.
 
         Raises
         ------
         StopAdvisorError
-            One of them cannot be used; what is down or busy is waited for.
+            A server serves something else; servers that are down or busy are waited for.
         """
         try:
             async with asyncio.timeout(retry_timeout):
@@ -178,7 +177,7 @@ class Pool:
             raise why or EngineError(f"no answer for {retry_timeout:g} s from {urls}") from None
 
     def take_out(self, upstream: Upstream, why: str) -> None:
-        """Ask it nothing until it was checked again."""
+        """Send a server no requests until it has passed a check."""
         upstream.is_up = False
         upstream.changed.set()
         self._show(upstream)

@@ -1,10 +1,4 @@
-"""The gateway as a process: its port with its connections, its signals, and how it ends.
-
-The port has what clients ask for, and whether the gateway is well; SIGHUP reloads policies.  A
-connection waits until its request's head is complete, and again while it is kept alive.  Where
-there are too many, the one that has waited longest is closed, so that half requests cost those who
-send them.  Knows uvicorn and the operating system; nothing of requests.
-"""
+"""The gateway as a process: routes, connection limits, signals and shutdown."""
 
 from __future__ import annotations
 
@@ -31,43 +25,42 @@ from stopadvisor.ground.errors import ModelError
 from stopadvisor.serving.gateway.app import Gateway
 from stopadvisor.serving.gateway.policies import PolicySet
 from stopadvisor.serving.metrics import Log, Metrics
-from stopadvisor.serving.serve_settings import GatewaySettings
+from stopadvisor.serving.serve_settings import GatewaySettings, reload_on_hangup
 
 __all__ = ["listen", "run", "serve"]
 
 _KEEP_ALIVE = 75
-"""Seconds for which idle connections are kept: longer than balancers keep theirs."""
+"""Seconds that idle connections are kept: longer than load balancers keep theirs."""
 _BACKLOG = 2048
-"""Connections that the system queues."""
+"""Connections that the kernel queues."""
 _ACCEPTED_AT_ONCE = 64
-"""Connections that are accepted before any of them can be closed."""
+"""Connections accepted in one go, before the limit can close any of them."""
 HEAD_SECONDS = 10.0
-"""For a request's head, from its first byte; of a new connection, from its beginning."""
+"""Time for a request's head, from its first byte or, on a new connection, from the connect."""
 HEAD_BYTES = 64 * 2**10
-"""Of a head, of a chunk's extensions or of trailers."""
+"""Most bytes of a head, of chunk extensions or of trailers."""
 _OTHER_FILES = 128
-"""Files and sockets of the process, connections of clients and to upstreams left out."""
+"""Open files of the process other than connections to clients and upstreams."""
 _MOST_FILES = 2**16
 
 
 def serve(settings: GatewaySettings, err: TextIO) -> int:
-    """Serve until a signal ends it; return the exit code.
+    """Serve until a signal or an alarm ends it; return the exit code.
 
     Raises
     ------
     PolicyError
-        A policy is refused, or is for another model than the upstreams'.
+        A policy is refused, or was calibrated with another model than the upstreams'.
     ModelError
         An upstream cannot be used, its key is missing, or the address cannot be listened on.
     Unreachable
-        No upstream answers for as long as is waited for.
+        No upstream answers within `settings.retry_timeout`.
     """
-    named = settings.api_key_env
-    key = None if named is None else Key.of_environment(named, required=True)
+    variable = settings.api_key_env
+    key = None if variable is None else Key.of_environment(variable, required=True)
     policies = PolicySet.load(settings)
-    urls = Servers(settings.upstreams).urls
-    settings = replace(settings, upstreams=urls)
-    # What it would log are errors of ours with their stacks, and access lines.
+    settings = replace(settings, upstreams=Servers(settings.upstreams).urls)
+    # Uvicorn would log access lines, and stack traces of our own errors.
     logging.getLogger("uvicorn").addHandler(logging.NullHandler())
     logging.getLogger("uvicorn").propagate = False
     with listen(settings.host, settings.port) as listening:
@@ -87,20 +80,13 @@ async def _run(
         await gateway.aclose()
         return gateway.exit_code
     loop = asyncio.get_running_loop()
-    # Its own would log stacks; of a full table of files, one for each connection that waits.
+    # The default handler logs stack traces: one per waiting connection when files run out.
     loop.set_exception_handler(
-        lambda _, what: log.write("fault", error=type(what.get("exception")).__name__)
+        lambda _, context: log.write("fault", error=type(context.get("exception")).__name__)
     )
-    reloads: set[asyncio.Task[None]] = set()  # the loop itself holds no task
-
-    def reload() -> None:
-        again = loop.create_task(gateway.reload())
-        reloads.add(again)
-        again.add_done_callback(reloads.discard)
-
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lambda: gateway.leave())
-    loop.add_signal_handler(signal.SIGHUP, reload)
+    reload_on_hangup(gateway.reload)
     port = listening.getsockname()[1]
     await run(gateway, listening, lambda: log.write("ready", port=port, policies=gateway.names()))
     log.write("stopped")
@@ -108,7 +94,7 @@ async def _run(
 
 
 async def run(gateway: Gateway, listening: socket.socket, ready: Callable[[], None]) -> None:
-    """Serve until `gateway.leave` is called; `ready` is once requests can be answered.
+    """Serve until `gateway.leave` is called; call `ready` once requests can be answered.
 
     Raises
     ------
@@ -144,11 +130,11 @@ async def run(gateway: Gateway, listening: socket.socket, ready: Callable[[], No
 
 
 class GatewayServer(uvicorn.Server):
-    """Uvicorn's server; signals are for the process."""
+    """Uvicorn's server with a connection limit and without its signal handlers."""
 
     @classmethod
     def of(cls, routes: Router, settings: GatewaySettings) -> GatewayServer:
-        """Make the server of some routes."""
+        """Configure the server."""
         server = cls(
             uvicorn.Config(
                 routes,
@@ -164,24 +150,24 @@ class GatewayServer(uvicorn.Server):
                 timeout_graceful_shutdown=max(1, round(settings.grace)),
             )
         )
-        # A covered request thinks and probes at once.
+        # A covered request may have two connections to its upstream: thinking and a probe.
         server.server_state = ConnectionLimit(most_connections(2 * settings.concurrency))
         return server
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen; the system queues more connections than are accepted at once."""
+        """Listen with a longer backlog than uvicorn's, which is the number accepted at once."""
         await super().startup(sockets)
         for at in sockets or ():
             at.listen(_BACKLOG)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave them to the gateway."""
+        """Do nothing: `_run` installs the signal handlers."""
         yield
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; refuses an address that is taken or not this machine's."""
+    """Return a listening socket; refuse an address that is in use or not on this machine."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         sock = socket.socket(family)
@@ -197,7 +183,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def most_connections(upstream_connections: int) -> int:
-    """Allow the process as many files as it may have; return how many clients may connect."""
+    """Raise the limit of open files as far as allowed; return how many clients may connect."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
     if soft == resource.RLIM_INFINITY or soft >= files:
@@ -209,7 +195,11 @@ def most_connections(upstream_connections: int) -> int:
 
 
 class ConnectionLimit(ServerState):
-    """What the connections of one port share."""
+    """Limits the connections of one port.
+
+    A connection is waiting until its request's head is complete, and again while it is kept alive.
+    Beyond the limit, the one that has waited longest is closed: slow clients evict each other.
+    """
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -217,7 +207,7 @@ class ConnectionLimit(ServerState):
         self._waiting: dict[ClientConnection, None] = {}
 
     def wait(self, connection: ClientConnection) -> None:
-        """Note that a connection has no request; close the one that has waited longest."""
+        """Add a waiting connection; beyond the limit, close the one that has waited longest."""
         self._waiting[connection] = None
         if len(self.connections) > self._most:
             longest = next(iter(self._waiting))
@@ -225,35 +215,35 @@ class ConnectionLimit(ServerState):
             longest.transport.abort()
 
     def leave(self, connection: ClientConnection) -> None:
-        """Note that a connection has a request, or is closed."""
+        """Remove a connection that has a request or is closed."""
         self._waiting.pop(connection, None)
 
 
 class ClientConnection(HttpToolsProtocol):
-    """One connection, whose heads are bounded."""
+    """One connection; request heads are limited in size and time."""
 
     server_state: ConnectionLimit
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self._unread = 0
-        """Bytes since the last head, piece of a body or end of a request."""
+        """Bytes received since the last head, piece of a body or end of a request."""
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for a head."""
+        """Start waiting for a head."""
         super().connection_made(transport)
         self.server_state.wait(self)
         self._begin_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait for nothing more."""
+        """Stop waiting."""
         self._end_timer()
         self.server_state.leave(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read what came, unless a head is too large."""
+        """Parse received bytes; refuse a head that is too large."""
         self._unread += len(data)
         super().data_received(data)
         if self.transport.is_closing():
@@ -262,19 +252,19 @@ class ClientConnection(HttpToolsProtocol):
             self._refuse(b"431 Request Header Fields Too Large")
 
     def on_message_begin(self) -> None:
-        """Begin a head."""
+        """Start the timer of a head."""
         super().on_message_begin()
         self._begin_timer()
 
     def on_headers_complete(self) -> None:
-        """Begin a request."""
+        """Start a request."""
         self._unread = 0
         self._end_timer()
         self.server_state.leave(self)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Take a piece of a body."""
+        """Receive a piece of a body."""
         self._unread = 0
         super().on_body(body)
 
@@ -284,7 +274,7 @@ class ClientConnection(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Begin to wait for the next head."""
+        """Start waiting for the next head."""
         super().on_response_complete()
         if not self.transport.is_closing() and not self._is_answering():
             self.server_state.wait(self)
@@ -304,7 +294,7 @@ class ClientConnection(HttpToolsProtocol):
 
     def _refuse(self, status: bytes) -> None:
         self._timer = None
-        if self._is_answering():  # the head that comes meanwhile is the next request's
+        if self._is_answering():  # a pipelined request; an error now would corrupt the reply
             self.transport.abort()
             return
         self.transport.write(b"HTTP/1.1 " + status + b"\r\nconnection: close\r\n\r\n")
@@ -315,7 +305,7 @@ class ClientConnection(HttpToolsProtocol):
 
 
 def routes(gateway: Gateway) -> Router:
-    """Return what clients, balancers and Prometheus may ask."""
+    """Return the routes for clients, load balancers and Prometheus."""
 
     async def healthz(_: Request) -> Response:
         return PlainTextResponse("ok\n")

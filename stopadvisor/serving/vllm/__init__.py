@@ -1,6 +1,3 @@
-"""The policy inside vLLM's own process, as an endpoint plugin.
-
-Nothing here imports vLLM before vLLM loads the plugin.
-"""
+"""A vLLM endpoint plugin that answers covered chat requests under a policy."""
 
 __all__ = ["plugin", "plugin_settings"]

@@ -1,18 +1,18 @@
-"""All that we use of vLLM beyond its documented interface, in one place; `self_test.py` tries it.
+"""Everything that the plugin uses of vLLM's internals; `self_test.py` tries it at start.
 
-| what | where vLLM has it |
+| what | where in vLLM |
 |---|---|
-| the chat's route, and its handler with its signature | ``app.routes`` |
-| the handler of errors that nobody foresaw | ``app.exception_handlers`` |
+| the chat route, and its handler's signature | ``app.routes`` |
+| the handler of unexpected errors | ``app.exception_handlers`` |
 | settings of model, cache, scheduler and parallelism | ``engine_client.vllm_config`` |
-| a chat template that is named at start | ``vllm.renderers.chat_utils``; in 0.31 elsewhere |
-| sampling where a request names none | ``ModelConfig.get_diff_sampling_param`` |
-| an input of token ids | ``vllm.inputs.tokens_input`` |
+| the chat template given at start | ``vllm.renderers.chat_utils``; in 0.31 elsewhere |
+| default sampling parameters | ``ModelConfig.get_diff_sampling_param`` |
+| a prompt of token ids | ``vllm.inputs.tokens_input`` |
 | flat lists of log-probabilities, parameters not copied | ``SamplingParams`` |
 | when a request's next output comes | ``output_processor.request_states[...].stream_interval`` |
 | the command line | ``vllm.entrypoints.cli.main`` (`cli/serve.py`) |
 
-The one module that imports vLLM, when vLLM calls the plugin.
+No other module imports vLLM, and this one only when vLLM calls the plugin.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from typing import Any
 from stopadvisor.engines.trace_context import TRACE_CONTEXT
 from stopadvisor.ground.errors import ModelError
 
-__all__ = ["PATH", "EngineFacts", "VllmEngine", "facts_of", "take_route", "unforeseen"]
+__all__ = ["PATH", "EngineFacts", "VllmEngine", "error_handler", "facts_of", "take_route"]
 
 PATH = "/v1/chat/completions"
 
 
 def take_route(app: Any) -> None:
-    """Take the place of the chat's handler, which stays for what is passed on.
+    """Replace the chat route's handler; requests that are passed on still reach the original.
 
     Raises
     ------
     ModelError
-        There is none: this vLLM is built otherwise, or serves no chats.
+        There is no such route: this vLLM has changed, or does not serve chats.
     """
     for route in app.routes:
         methods = getattr(route, "methods", None) or ()
@@ -48,10 +48,10 @@ def take_route(app: Any) -> None:
         raise ModelError(f"expected vLLM's own route POST {PATH}, got none")
     original = route.endpoint
 
-    @functools.wraps(original)  # vLLM reads and checks a request as for its own handler
+    @functools.wraps(original)  # FastAPI validates requests by the handler's signature
     async def create_chat_completion(request: Any, raw_request: Any) -> Any:
-        ours = raw_request.app.state.stopadvisor
-        return await ours.answer(raw_request, partial(original, request, raw_request))
+        policy_route = raw_request.app.state.stopadvisor
+        return await policy_route.answer(raw_request, partial(original, request, raw_request))
 
     app.add_api_route(
         PATH,
@@ -60,55 +60,61 @@ def take_route(app: Any) -> None:
         dependencies=route.dependencies,
         responses=route.responses,
     )
-    # vLLM 0.31 leaves the original, which would come first.
+    # In vLLM 0.31 the original stays in the list, and would match first.
     app.routes[app.routes.index(route)] = app.routes.pop()
 
 
-def unforeseen(app: Any) -> Callable[..., Any] | None:
-    """Return what words the reply to an error that nobody foresaw."""
+def error_handler(app: Any) -> Callable[..., Any] | None:
+    """Return the handler that turns unexpected errors into replies."""
     handler: Callable[..., Any] | None = app.exception_handlers.get(Exception)
     return handler
 
 
 @dataclass(frozen=True)
 class EngineFacts:
-    """What the engine was started with."""
+    """Settings that the engine was started with."""
 
     model: str
     """Folder, or name on the Hub."""
     tokenizer: str
-    """The same of its tokenizer."""
+    """Folder, or name on the Hub."""
     names: tuple[str, ...]
-    """By which requests may call it."""
+    """Served model names."""
     version: str
     context: int
-    """Most tokens of a sequence."""
+    """Context length in tokens."""
     vocabulary: int
-    """Tokens that have a probability."""
+    """Number of tokens that have a probability."""
     dtype: str
     quantization: str | None
     max_logprobs: int
-    """Most log-probabilities of a token; -1 for all."""
+    """Most log-probabilities per token; -1 for all."""
     chat_template: str | None
-    """In place of the model's own."""
+    """Replaces the model's own."""
     chat_template_kwargs: dict[str, Any] | None
     """Default arguments of the chat template."""
     sampling: dict[str, Any]
-    """What the engine fills in where a request names nothing."""
+    """Default sampling parameters of requests."""
     max_output: int | None
-    """Most tokens that any request may decode, where the server has a limit."""
+    """The server's limit on decoded tokens per request, if any."""
     reasoning_parser: str
-    """Splits thinking from the answer in replies that are passed on; empty for none."""
+    """Separates thinking from the answer in replies that are passed on; empty for none."""
     prefix_caching: bool
     by_priority: bool
     replicas: int
-    """Data-parallel copies, each with a cache of its own."""
+    """Data-parallel replicas, each with its own cache."""
     api_servers: int
-    """Processes that answer HTTP before the one engine."""
+    """HTTP processes in front of the one engine."""
+
+    def limit(self, prompt_tokens: int, requested: int | None) -> int:
+        """Return how many tokens vLLM lets a request decode, given its own ``max_tokens``."""
+        default = self.sampling.get("max_tokens") if requested is None else requested
+        limits = (self.context - prompt_tokens, default, self.max_output)
+        return min(n for n in limits if n is not None)
 
 
 def facts_of(engine_client: Any, args: Namespace, version: str) -> EngineFacts:
-    """Read what the engine was started with."""
+    """Read the settings that the engine was started with."""
     try:
         from vllm.renderers.chat_utils import load_chat_template
     except ImportError:  # 0.31
@@ -118,7 +124,8 @@ def facts_of(engine_client: Any, args: Namespace, version: str) -> EngineFacts:
     model = config.model_config
     sampling = model.get_diff_sampling_param()
     overrides = model.override_generation_config or {}
-    own = model.generation_config not in ("auto", "vllm")  # a file of the server's own caps all
+    # A generation config of the server's own limits every request, not only the default.
+    is_own = model.generation_config not in ("auto", "vllm")
     return EngineFacts(
         model=model.model,
         tokenizer=model.tokenizer,
@@ -132,7 +139,7 @@ def facts_of(engine_client: Any, args: Namespace, version: str) -> EngineFacts:
         chat_template=load_chat_template(args.chat_template),
         chat_template_kwargs=args.default_chat_template_kwargs or None,
         sampling=sampling,
-        max_output=sampling.get("max_tokens") if own else overrides.get("max_new_tokens"),
+        max_output=sampling.get("max_tokens") if is_own else overrides.get("max_new_tokens"),
         reasoning_parser=config.structured_outputs_config.reasoning_parser,
         prefix_caching=bool(config.cache_config.enable_prefix_caching),
         by_priority=config.scheduler_config.policy == "priority",
@@ -142,7 +149,7 @@ def facts_of(engine_client: Any, args: Namespace, version: str) -> EngineFacts:
 
 
 class VllmEngine:
-    """How the engine is asked."""
+    """Sends requests to the engine."""
 
     def __init__(self, client: Any) -> None:
         from vllm.inputs import tokens_input
@@ -162,7 +169,7 @@ class VllmEngine:
         final: bool,
         priority: int,
     ) -> AsyncGenerator[Any, None]:
-        """Yield outputs as they come, or one at the end; closing it aborts the request."""
+        """Yield outputs as they come, or one at the end; closing the generator aborts."""
         kind = self._kinds.FINAL_ONLY if final else self._kinds.DELTA
         outputs: AsyncGenerator[Any, None] = self._client.generate(
             self._input(list(ids)),
@@ -174,16 +181,16 @@ class VllmEngine:
         return outputs
 
     async def abort(self, name: str) -> None:
-        """End a request; what it has drawn comes with its last output."""
+        """Abort a request; its last output has the tokens decoded so far."""
         await self._client.abort(name)
 
     def wait(self, name: str, tokens: int) -> None:
-        """Have a request's next output brought only at a number of tokens.
+        """Deliver a request's next output only once it has this many tokens.
 
-        Its ``stream_interval`` is fixed for a request by those who ask from outside; in here it may
-        change.  Never below 2: with 1 vLLM does not count what it brought.
+        Changes the ``stream_interval`` of a running request, which vLLM's API fixes at its start.
+        It stays above 1, at which vLLM does not count the tokens that it delivered.
         """
         processor = self._client.output_processor
-        for own in processor.external_req_ids.get(name, ()):
-            state = processor.request_states[own]
+        for internal in processor.external_req_ids.get(name, ()):
+            state = processor.request_states[internal]
             state.stream_interval = max(2, tokens - state.sent_tokens_offset)

@@ -1,8 +1,4 @@
-"""Holds policies against the engine that is about to serve them: before the first request.
-
-What differs and matters is refused in one line; what a passing ``verify`` has to show is a remark.
-Knows the engine's settings as plain values, tokenizers and policies; nothing of vLLM.
-"""
+"""Check policies against the engine that is about to serve them."""
 
 from __future__ import annotations
 
@@ -32,25 +28,16 @@ __all__ = ["BoundPolicy", "bind_policies"]
 
 @dataclass(frozen=True)
 class BoundPolicy:
-    """A policy that may serve, and what that takes."""
+    """A policy that was checked against the engine."""
 
     policy: Policy
     model: EngineModel
     coverage: Coverage
     longest_prompt: int
-    """Most tokens of a prompt that leaves room for thinking and an answer."""
-    facts: EngineFacts
+    """Most prompt tokens that leave room for thinking and an answer."""
     remarks: tuple[str, ...]
+    """Differences that do not keep it from serving."""
     auditor: Auditor | None = None
-    """Writes its requests down, and audits some."""
-
-    def limit(self, prompt_tokens: int, asked: int | None) -> int:
-        """Return how many tokens vLLM would let a request decode that asks for `asked`."""
-        facts = self.facts
-        default = facts.sampling.get("max_tokens")
-        room = facts.context - prompt_tokens
-        limits = (room, default if asked is None else asked, facts.max_output)
-        return min(n for n in limits if n is not None)
 
 
 def bind_policies(
@@ -62,14 +49,14 @@ def bind_policies(
     any_text: bool = False,
     audits: bool = False,
 ) -> tuple[BoundPolicy, ...]:
-    """Return the policies that are for this engine, one or one for each of several tasks.
+    """Return the policies that fit this engine: a single one, or one for each task.
 
-    `loaded` is the model's own tokenizer; with `audits` replies are audited.
+    `loaded` is the model's own tokenizer; `audits` says whether replies will be audited.
 
     Raises
     ------
     PolicyError, ModelError
-        None is for it, with the reason where there is but one; or two are for the same task.
+        No policy fits, or two are for the same task.
     """
     if not facts.reasoning_parser:
         raise ModelError(
@@ -91,8 +78,7 @@ def bind_policies(
     refused: list[str] = []
     for path, policy in policies:
         try:
-            found = _bind(policy, facts, loaded, engine, any_text=any_text)
-            fitting.append((path, found))
+            fitting.append((path, _bind(policy, facts, loaded, engine, any_text=any_text)))
         except (PolicyError, ModelError) as error:
             refused.append(f"{path}: {error}")
     if not fitting:
@@ -114,13 +100,12 @@ def _bind(
     logprobs, entropy = _probe_logprobs(policy, facts)
     identity = _identity(facts, loaded, chat)
     remarks = policy.check_source(identity, entropy)
-    own = terms.engine
-    if own is not None and own.dtype is not None:
+    if terms.engine is not None and terms.engine.dtype is not None:
         for name in ("dtype", "quantization"):
-            calibrated, found = getattr(own, name), getattr(facts, name)
-            if calibrated != found:
+            calibrated, actual = getattr(terms.engine, name), getattr(facts, name)
+            if calibrated != actual:
                 raise PolicyError(
-                    f"the policy was calibrated with {name} {calibrated!r}, got {found!r}"
+                    f"the policy was calibrated with {name} {calibrated!r}, got {actual!r}"
                 )
     if facts.chat_template not in (None, loaded.tokenizer.chat_template):
         raise PolicyError(
@@ -150,11 +135,11 @@ def _bind(
             "queue, probes queue after them, and traces think on in vain"
         )
     stops = AnswerStops.of(chat, loaded.stop_ids, len(loaded.tokenizer))
-    # A closer that the model writes ends its forced answer where the cue stands in thinking.
+    # If the cue leaves thinking open, the model ends its forced answer by closing it.
     closing = chat.closer.ids[-1:] if is_open_cue(plan.cue) else ()
     likeliest = Likeliest(facts.vocabulary)
-    # Where it tells little, the whole vocabulary is asked for at once.
-    tells = 2 * likeliest.count < facts.vocabulary and math.isfinite(policy.rule.entropy_slope)
+    # If the likeliest tokens say too little, a probe asks for the whole vocabulary at once.
+    helps = 2 * likeliest.count < facts.vocabulary and math.isfinite(policy.rule.entropy_slope)
     model = EngineModel(
         engine,
         chat,
@@ -163,7 +148,7 @@ def _bind(
         plan,
         drawn=asdict(sampling),
         logprobs=logprobs,
-        likeliest=likeliest if logprobs == -1 and tells else None,
+        likeliest=likeliest if logprobs == -1 and helps else None,
         by_priority=facts.by_priority,
         suffix=tuple(chat.suffix_ids(plan.cue)),
         answer_ends=tuple(sorted({*loaded.stop_ids, *stops.newline_ids(), *closing})),
@@ -174,13 +159,13 @@ def _bind(
             f"thinking and answer of the policy take {most} tokens, got a context of "
             f"{facts.context} (--max-model-len)"
         )
-    return BoundPolicy(policy, model, coverage, facts.context - most, facts, tuple(remarks))
+    return BoundPolicy(policy, model, coverage, facts.context - most, tuple(remarks))
 
 
 def _sampling(
     policy: Policy, plan: ProbePlan, facts: EngineFacts, loaded: LoadedTokenizer
 ) -> Sampling:
-    """Return how the policy's traces are drawn, if the engine draws all others alike."""
+    """Return the policy's sampling parameters; refuse an engine with other defaults."""
     recorded = policy.terms.sampling
     drawn = None if recorded is None else recorded.drawn
     sampling = Sampling.of(loaded.generation, plan) if drawn is None else Sampling(**asdict(drawn))
@@ -198,22 +183,22 @@ def _sampling(
 
 
 def _probe_logprobs(policy: Policy, facts: EngineFacts) -> tuple[int | None, str]:
-    """Return how many log-probabilities a probe asks for, and the entropy source that this is."""
-    own, rule = policy.terms.entropy_source, policy.rule
+    """Return how many log-probabilities a probe requests, and the resulting entropy source."""
+    source = policy.terms.entropy_source
     if not policy.reads_logprobs:
         return None, "none"
-    if not rule.needs_entropy:
-        return 0, own  # a token's own log-probability is the same in every source
-    k = None if own == "none" else entropy_top_k(own)
+    if not policy.rule.needs_entropy:
+        return 0, source  # a token's own log-probability is the same in every source
+    k = None if source == "none" else entropy_top_k(source)
     if not 0 <= facts.max_logprobs < facts.vocabulary:
-        return (-1 if k is None else k), own
+        return (-1 if k is None else k), source
     if k is not None and k <= facts.max_logprobs:
-        return k, own
+        return k, source
     return facts.max_logprobs, f"top-k:{facts.max_logprobs}"
 
 
 def _identity(facts: EngineFacts, loaded: LoadedTokenizer, chat: Chat) -> dict[str, Any]:
-    """What decides the outcome, as `Engine.identity` gives it."""
+    """Everything that determines the outcome; see `Engine.identity`."""
     root = Path(facts.model)
     local = (root / "config.json").is_file()
     return {

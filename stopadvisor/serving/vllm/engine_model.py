@@ -1,9 +1,6 @@
-"""The model as vLLM's engine runs it: thinking, forced answers and visible ones as engine requests.
+"""A model in vLLM's engine: thinking, forced answers and visible answers as engine requests.
 
-A probe is a request whose prefix the thinking has left in the KV cache; full blocks of it are not
-computed again.  Closing a request that is not finished aborts it; one that is finished is read to
-its end, as an abort would be sent all the same.  Knows the engine's `generate` and what
-it yields, and imports nothing of vLLM.
+A probe's prefix is in the KV cache, where the thinking left it; only its tail is computed again.
 """
 
 from __future__ import annotations
@@ -28,20 +25,20 @@ from stopadvisor.serving.vllm.adapter import VllmEngine
 
 __all__ = ["EngineModel", "EngineThinking", "Likeliest", "Position", "figures", "positions"]
 
-_SOON = -1
-"""Priority of a probe: while one waits, its trace thinks on in vain."""
+_FIRST = -1
+"""Priority of a probe: its trace may be thinking in vain until it is answered."""
 _LAST = 1_000_000
 """Priority of an audit: nobody waits for it."""
 _SELDOM = 64
-"""Tokens that the engine brings at once where nobody waits for an earlier one: each output wakes
-this process, which costs about as much as the token."""
+"""Tokens per output if nobody waits for an earlier one: each output wakes this process, which
+costs about as much as a token."""
 _ABANDON_SECONDS = 0.05
-"""How long the last tokens of a trace that is given up are waited for."""
+"""How long to wait for the last tokens of a trace that is given up."""
 
 
 @dataclass(frozen=True)
 class EngineModel:
-    """A model in the engine, asked as a plan says; a `live.Backend`."""
+    """A model in the engine, probed as a plan says; a `live.Backend`."""
 
     engine: VllmEngine
     chat: Chat
@@ -49,32 +46,29 @@ class EngineModel:
     stops: AnswerStops = field(repr=False)
     plan: ProbePlan
     drawn: Mapping[str, Any]
-    """Parameters under which thinking and visible answers are drawn."""
+    """Sampling parameters of thinking and visible answers."""
     logprobs: int | None
-    """Of how many likeliest tokens a probe asks for log-probabilities: 0 for its own alone, -1 for
-    all, None where the rule reads none."""
+    """Log-probabilities that a probe requests: of this many likeliest tokens, 0 for the decoded
+    token's alone, -1 for all; None if the rule reads none."""
     likeliest: Likeliest | None
-    """Encloses an entropy over the whole vocabulary, which costs all requests of a step a sorted
-    vocabulary; None where it is asked for at once."""
+    """Bounds the entropy over the whole vocabulary, for which the engine would sort the vocabulary
+    in a step that all requests share; None to request it at once."""
     by_priority: bool
-    """The engine's scheduler goes by priority."""
+    """Whether the engine schedules by priority."""
     suffix: tuple[int, ...]
-    """Ids that ask for the forced answer."""
+    """Token ids that elicit a forced answer."""
     answer_ends: tuple[int, ...] = field(repr=False)
-    """Ids at which the engine ends a forced answer's request."""
+    """Token ids at which the engine ends a forced answer's request."""
     name: str = ""
-    """Of the request; its engine requests are named after it."""
+    """Id of the client's request; the names of its engine requests start with it."""
 
     def for_request(self, name: str, seed: int | None) -> EngineModel:
-        """Return the model for one request, which may bring a seed of its own."""
+        """Return the model for one request, which may have its own seed."""
         drawn = self.drawn if seed is None else {**self.drawn, "seed": seed}
         return replace(self, name=name, drawn=drawn)
 
     def begin(self, prompt_ids: Sequence[int], prompt: Prompt, limit: int | None = None) -> Trace:
-        """Return a trace of which nothing is drawn yet.
-
-        With a `limit` that alone cuts it, and the policy's caps do not.
-        """
+        """Return a new trace; a `limit` in tokens replaces the policy's caps."""
         plan, closer = self.plan, self.chat.closer.ids
         caps = (plan.max_think, plan.answer_cap) if limit is None else (limit, limit)
         end = TraceEnd(closer, self.stop_ids, *caps, limit=limit)
@@ -89,7 +83,7 @@ class EngineModel:
         shadow: bool = False,
         observer: Observer | None = None,
     ) -> LiveRequest:
-        """Return a request that can be answered under a policy; nothing of the trace is drawn."""
+        """Return a request to be answered under a policy, given its new trace."""
 
         def draw(grown: Grown | None) -> EngineThinking:
             seldom = grown is None and not request.needs_ids
@@ -99,10 +93,7 @@ class EngineModel:
         return request
 
     async def finish(self, trace: Trace) -> int:
-        """Think on from what was drawn, after all other requests; return the tokens it took.
-
-        Where the engine does not go by priority, as one request among the others.
-        """
+        """Continue a stopped trace to its end, at the lowest priority; return its tokens."""
         drawn = len(trace.ids)
         if trace.end.over:
             return 0
@@ -119,15 +110,15 @@ class EngineModel:
     async def force(self, trace: Trace, at: int, *, precise: bool = False) -> ForcedAnswer:
         """Force an answer after `at` thinking tokens, greedily.
 
-        The engine ends the request at a newline and gives all of it in one output, so that nothing
-        depends on when outputs are fetched.  A newline before the answer, and in open thinking the
-        tokens after it, take a further request each.  Unless `precise`, an entropy over the whole
-        vocabulary comes from the likeliest tokens, with its slack.
+        The engine ends the request at a newline and returns it in one output, so that nothing
+        depends on when outputs are fetched.  A newline before the answer takes a second request, as
+        do the tokens after the answer if thinking is open.  Unless `precise`, an entropy over the
+        whole vocabulary is bounded by that of the likeliest tokens.
 
         Raises
         ------
         EngineError
-            The engine decodes nothing, or leaves log-probabilities out.
+            The engine decodes nothing, or leaves out log-probabilities.
         """
         plan, likeliest = self.plan, None if precise else self.likeliest
         k = self.logprobs if likeliest is None else likeliest.count
@@ -140,7 +131,7 @@ class EngineModel:
             new = await self.final(kind, [*prefix, *ids], asked, self.answer_ends)
             trace.probe_tokens += len(new.token_ids)
             if new.finish_reason not in ("stop", "length") or not new.token_ids:
-                raise EngineError("the engine gave a forced answer up")
+                raise EngineError("the engine gave up a forced answer")
             rows = [] if k is None else positions(new.logprobs, new.token_ids, k)
             return new.token_ids, rows
 
@@ -155,11 +146,8 @@ class EngineModel:
     async def final(
         self, kind: str, ids: Sequence[int], parameters: Mapping[str, Any], ends: Sequence[int]
     ) -> Any:
-        """Return the output of a request, of which there is one, when it is over.
-
-        It goes before others, and ends at any of the ids in `ends`.
-        """
-        asked = self.ask(kind, ids, parameters, priority=_SOON, ends=ends, final=True)
+        """Send a request of the highest priority and return its only output."""
+        asked = self.ask(kind, ids, parameters, priority=_FIRST, ends=ends, final=True)
         last = None
         async with aclosing(asked) as outputs:
             async for output in outputs:
@@ -171,9 +159,9 @@ class EngineModel:
     async def write(
         self, trace: Trace, at: int, show: Callable[[Sequence[int]], None] | None = None
     ) -> list[int]:
-        """Close the thinking after `at` tokens and let the model write its visible answer.
+        """Close the thinking after `at` tokens and return the visible answer's token ids.
 
-        `show` gets its tokens as they come.
+        `show` is called with new tokens as they come.
         """
         prefix = [*trace.prompt_ids, *trace.ids[:at], *self.chat.closer.ids]
         parameters = {**self.drawn, "max_tokens": self.plan.answer_cap}
@@ -198,7 +186,7 @@ class EngineModel:
         ends: Sequence[int] | None = None,
         final: bool = False,
     ) -> AsyncGenerator[Any, None]:
-        """Send a request; it ends at the ids of `ends`, by default those that end a generation."""
+        """Send a request that stops at any id in `ends`, by default the model's stop ids."""
         return self.engine.generate(
             ids,
             {**parameters, "stop_token_ids": list(self.stop_ids if ends is None else ends)},
@@ -212,7 +200,7 @@ class EngineModel:
 
 
 class EngineThinking:
-    """Draws a trace to its end from the moment it is made; where `seldom`, in large pieces."""
+    """Decodes a trace to its end, beginning at once; if `seldom`, with few large outputs."""
 
     def __init__(
         self, model: EngineModel, trace: Trace, grown: Grown | None, *, seldom: bool
@@ -225,12 +213,12 @@ class EngineThinking:
         self._task.add_done_callback(lambda _: self._reached.set())
 
     async def reach(self, tokens: int | None) -> None:
-        """Wait for this many tokens, or for the end; raises what the drawing raised.
+        """Wait until the trace has this many tokens, or has ended.
 
         Raises
         ------
         EngineError
-            Somebody aborted it.
+            The engine aborted the request; other errors of the engine are raised, too.
         """
         if not self._task.done():
             self._wanted = tokens
@@ -241,18 +229,18 @@ class EngineThinking:
             self._task.result()
 
     async def abort(self) -> None:
-        """End the request; what it has drawn still comes."""
+        """Abort the request; a last output brings the tokens decoded so far."""
         await self._model.engine.abort(self._name)
 
     async def give_up(self) -> None:
-        """Abort the request, and take what it has drawn."""
+        """Abort the request and wait briefly for its last output."""
         if not self._task.done():
             await self.abort()
             await asyncio.wait({self._task}, timeout=_ABANDON_SECONDS)
         self._task.cancel()
         await asyncio.wait({self._task})
         if not self._task.cancelled():
-            self._task.exception()  # looked at: who is interested in it has had it before
+            self._task.exception()  # retrieved, or asyncio would log it; `reach` has raised it
 
     async def _draw(self) -> None:
         trace, model = self._trace, self._model
@@ -266,9 +254,9 @@ class EngineThinking:
                 was_over = trace.end.over
                 trace.take(output.outputs[0].token_ids)
                 if trace.end.over and not output.finished and not was_over:
-                    await self.abort()  # its last output counts what was drawn in vain
+                    await self.abort()  # the last output brings the tokens decoded in vain
                 elif output.outputs[0].finish_reason == "abort" and not was_over:
-                    raise EngineError("the engine gave the thinking up")
+                    raise EngineError("the engine gave up the thinking")
                 elif not trace.end.over:
                     self._tell_all()
         trace.end.give_up(trace.ids)
@@ -280,7 +268,7 @@ class EngineThinking:
         self._tell()
 
     def _tell(self) -> None:
-        """Wake who waits, once there is what it waits for: not for every token."""
+        """Wake `reach` if it has its tokens, or tell the engine when to deliver the next output."""
         trace, end, wanted = self._trace, self._trace.end, self._wanted
         if wanted is not None and len(trace.ids) >= wanted:
             self._reached.set()
@@ -296,33 +284,33 @@ class EngineThinking:
 
 
 _ROUNDING = 1e-5
-"""By which probabilities of a whole vocabulary, in 32 bits, may miss 1."""
+"""Largest error of a sum of float32 probabilities over the vocabulary."""
 
 
 class Position(NamedTuple):
-    """Log-probabilities at one token of an answer."""
+    """Log-probabilities at one token of an answer, in nats."""
 
     own: float
-    """Of the token itself."""
+    """Of the decoded token."""
     likeliest: list[float]
-    """Of the likeliest tokens, descending; nats."""
+    """Of the likeliest tokens, descending."""
 
 
 def positions(logprobs: Any, ids: Sequence[int], k: int) -> list[Position]:
-    """Return what vLLM's `FlatLogprobs` name at each token of `ids`, `k` likeliest asked for.
+    """Read vLLM's `FlatLogprobs` at each token of `ids`, given the `k` that was requested.
 
-    At each position the decoded token stands first, and once more where it is among the likeliest;
-    vLLM drops the second copy when it merges outputs, so that nothing here depends on order or
-    copies.  A decoded token that is left out raises `EngineError`.
+    vLLM lists the decoded token first, and again if it is among the likeliest, but drops the second
+    copy when it merges outputs; so neither order nor copies matter here.  Raises `EngineError` if a
+    decoded token has no log-probability.
     """
     rows = []
     ends = (
         () if logprobs is None else zip(logprobs.start_indices, logprobs.end_indices, strict=True)
     )
     for token, (begin, end) in zip(ids, ends, strict=False):
-        named, at = np.unique(logprobs.token_ids[begin:end], return_index=True)
-        values = np.array(logprobs.logprobs[begin:end])[at]  # (n_named,)
-        own = values[named == token]
+        listed, at = np.unique(logprobs.token_ids[begin:end], return_index=True)
+        values = np.array(logprobs.logprobs[begin:end])[at]  # (n_listed,)
+        own = values[listed == token]
         if len(own) == 0:
             break
         likeliest = np.sort(values)[::-1]
@@ -339,17 +327,17 @@ def figures(rows: Sequence[Position]) -> list[tuple[float, float, float]]:
 
 @dataclass(frozen=True)
 class Likeliest:
-    """Encloses the entropy over a vocabulary by its likeliest tokens."""
+    """Bounds the entropy over a vocabulary, given its likeliest tokens."""
 
     vocabulary: int
     count: int = 64
-    """Tokens that are asked for."""
+    """Number of likeliest tokens to request."""
 
     def rest(self, rows: Sequence[Position]) -> tuple[float, float]:
-        """Return what the others add to the mean entropy, and by how much that may be off; nats.
+        """Return the other tokens' share of the mean entropy as midpoint and half-width, in nats.
 
-        All that is left of 1 adds least where each of the others is as likely as the last that is
-        named, and most where all are equally likely.
+        Their probability mass adds least if each is as likely as the last token listed, and most if
+        all of them are equally likely.
         """
         least = most = 0.0
         for row in rows:

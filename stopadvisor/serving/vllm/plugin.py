@@ -1,8 +1,7 @@
-"""The endpoint plugin: vLLM calls it while it builds its server, and then sends it chat requests.
+"""The endpoint plugin, which vLLM loads by name while it builds its HTTP server.
 
-`POST /v1/chat/completions` goes through here; what the policy does not cover goes to the handler
-that vLLM had put there, as it came.  vLLM goes on without a plugin that fails to load, so this
-module imports next to nothing, and whatever is wrong later ends the process in one line.
+vLLM ignores a plugin that fails to import and serves without it.  So this module imports next to
+nothing, and any later problem ends the process with one line on stderr.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
@@ -26,14 +24,14 @@ _log = logging.getLogger("vllm.stopadvisor")  # below vLLM's own, so that it is 
 
 
 class StopAdvisorPlugin:
-    """What vLLM's `EndpointPlugin` asks for."""
+    """Implements vLLM's `EndpointPlugin`."""
 
     name = "stopadvisor"
     required_tasks = ("generate",)
 
     def attach_router(self, app: Any) -> None:
-        """Take the place of the chat's handler, which stays for what is passed on."""
-        with _one_line():
+        """Load the policies and take over the chat route."""
+        with _exit_on_error():
             from stopadvisor.serving.serve_settings import load_policies
             from stopadvisor.serving.vllm.adapter import take_route
             from stopadvisor.serving.vllm.plugin_settings import check_vllm, settings_of
@@ -46,11 +44,12 @@ class StopAdvisorPlugin:
             app.add_middleware(MarkedReplies, server=app, state=app.state)
 
     async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:
-        """Hold the policies against the engine; from here on requests are answered."""
-        with _one_line():
+        """Check the policies against the engine and start answering."""
+        with _exit_on_error():
             from stopadvisor.engines.model_files import load_tokenizer
             from stopadvisor.serving.audits import Auditors
             from stopadvisor.serving.metrics import Metrics
+            from stopadvisor.serving.serve_settings import reload_on_hangup
             from stopadvisor.serving.vllm.adapter import VllmEngine, facts_of
             from stopadvisor.serving.vllm.plugin_settings import is_tried
             from stopadvisor.serving.vllm.route import PolicyRoute
@@ -60,7 +59,7 @@ class StopAdvisorPlugin:
             metrics, settings = Metrics(), self._settings
             loop = asyncio.get_running_loop()
             metrics.tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
-            # vLLM has no other way out from inside: open requests end at once.
+            # vLLM offers no graceful shutdown from inside its process.
             auditors = Auditors(settings.audit, metrics, os._exit)
             route = PolicyRoute(
                 settings,
@@ -75,24 +74,17 @@ class StopAdvisorPlugin:
         if not is_tried(self._version):
             _log.warning("vLLM %s is newer than was tried; it passed the self-test", self._version)
         state.stopadvisor = route
-        reloads: set[asyncio.Task[None]] = set()  # the loop itself holds no task
-
-        def reload() -> None:
-            again = loop.create_task(route.reload())
-            reloads.add(again)
-            again.add_done_callback(reloads.discard)
-
-        loop.add_signal_handler(signal.SIGHUP, reload)
+        reload_on_hangup(route.reload)
 
 
 @contextmanager
-def _one_line() -> Iterator[None]:
-    """End the process with a line and the documented code, where the policy cannot serve."""
+def _exit_on_error() -> Iterator[None]:
+    """End the process with one line and the documented exit code."""
     try:
         yield
     except StopAdvisorError as error:
         message, code = str(error), error.exit_code
-    except (AttributeError, ImportError) as error:  # a package is missing, or vLLM is another
+    except (AttributeError, ImportError) as error:  # a package is missing, or vLLM has changed
         message, code = f"the plugin does not fit this environment: {error}", 2
     else:
         return

@@ -1,7 +1,4 @@
-"""The plugin's settings as environment variables, and the vLLM versions it was tried with.
-
-`stopadvisor serve` sets the variables, or you set them yourself.  Knows no engine.
-"""
+"""The plugin's settings as environment variables, and the vLLM versions it was tried with."""
 
 from __future__ import annotations
 
@@ -17,16 +14,16 @@ from stopadvisor.serving.serve_settings import AuditSettings, ServeSettings
 __all__ = ["NAME", "check_vllm", "is_tried", "settings_of", "variables_of"]
 
 NAME = "stopadvisor"
-"""Of the plugin, in ``VLLM_PLUGINS``."""
+"""Name of the plugin in ``VLLM_PLUGINS``."""
 _TRIED = ("0.31", "0.32")
-"""Series of vLLM that the plugin was tried with, the oldest first."""
+"""vLLM release series that the plugin's tests ran with, oldest first."""
 _POLICY, _SHADOW = "STOPADVISOR_POLICY", "STOPADVISOR_SHADOW"
 _KEYS, _ANY_TEXT = "STOPADVISOR_REQUIRE_SIGNATURE", "STOPADVISOR_ANY_TEXT"
 _AUDIT = "STOPADVISOR_AUDIT"
 
 
 def settings_of(variables: Mapping[str, str] = os.environ) -> ServeSettings:
-    """Read the variables.
+    """Read the settings from environment variables.
 
     Raises
     ------
@@ -49,7 +46,7 @@ def settings_of(variables: Mapping[str, str] = os.environ) -> ServeSettings:
 
 
 def variables_of(settings: ServeSettings) -> dict[str, str]:
-    """Return the variables, ``VLLM_PLUGINS`` apart."""
+    """Return the environment variables for some settings, without ``VLLM_PLUGINS``."""
     return {
         _POLICY: str(settings.policy.absolute()),
         _SHADOW: str(int(settings.shadow)),
@@ -60,14 +57,14 @@ def variables_of(settings: ServeSettings) -> dict[str, str]:
 
 
 def check_vllm(found: str | None = None) -> str:
-    """Return vLLM's version, unless it is older than the plugin was tried with.
+    """Return vLLM's version, or refuse one that is too old.
 
-    A newer one is let in: `self_test` decides at start.
+    A newer version than was tried is accepted; the self-test at start decides.
 
     Raises
     ------
     ModelError
-        It is older, or there is no vLLM.
+        vLLM is older than any version that was tried, or is not installed.
     """
     tried = ", ".join(f"{series}.*" for series in _TRIED)
     if found is None:
@@ -88,7 +85,7 @@ def check_vllm(found: str | None = None) -> str:
 
 
 def is_tried(found: str) -> bool:
-    """Whether the plugin's tests ran with this series of vLLM."""
+    """Whether the plugin's tests ran with this vLLM series."""
     return _series(found) in map(_series, _TRIED)
 
 

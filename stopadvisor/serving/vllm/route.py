@@ -1,11 +1,4 @@
-"""Chat requests inside vLLM: passed on to its own handler, or answered under the policy.
-
-Policies are held against the engine at the start, and again when they are replaced: as a whole or
-not at all; requests under way end with the policy they began with.  A covered request is answered
-by a response that listens for its client while it thinks, so that thinking and probe are given up
-as soon as the client is gone, whatever they wait for.  Knows ASGI and vLLM's handler as something
-to call; nothing of tokens.
-"""
+"""Chat requests inside vLLM: answered under the policy, or passed on to vLLM's own handler."""
 
 from __future__ import annotations
 
@@ -30,8 +23,8 @@ from stopadvisor.ground.errors import ModelError, StopAdvisorError
 from stopadvisor.ground.printable import printable
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.serving.audits import Auditors, FullThinking
-from stopadvisor.serving.eligibility import TASK_HEADER, CoveredRequest, NotCovered
-from stopadvisor.serving.metrics import HEADER, Metrics, RequestRecord, Route
+from stopadvisor.serving.eligibility import TASK_HEADER, CoveredRequest
+from stopadvisor.serving.metrics import HEADER, Metrics, RequestRecord
 from stopadvisor.serving.responder import (
     ChatReply,
     Gone,
@@ -43,7 +36,7 @@ from stopadvisor.serving.responder import (
     unless_gone,
 )
 from stopadvisor.serving.serve_settings import ServeSettings, for_task, load_policies
-from stopadvisor.serving.vllm.adapter import PATH, EngineFacts, VllmEngine, unforeseen
+from stopadvisor.serving.vllm.adapter import PATH, EngineFacts, VllmEngine, error_handler
 from stopadvisor.serving.vllm.binding import BoundPolicy, bind_policies
 from stopadvisor.serving.vllm.engine_model import EngineModel
 from stopadvisor.serving.vllm.self_test import try_engine
@@ -51,14 +44,14 @@ from stopadvisor.serving.vllm.self_test import try_engine
 __all__ = ["MarkedReplies", "PolicyRoute"]
 
 _ROUTE = "stopadvisor.route"
-"""Key of a request's scope: who answers it, for the header of an error."""
+"""Key in a request's ASGI scope for its route, which an error's header names."""
 
 _log = logging.getLogger("vllm.stopadvisor")
 
 
 @dataclass
 class PolicyRoute:
-    """What answers ``POST /v1/chat/completions``, once `use` was given policies."""
+    """Answers ``POST /v1/chat/completions``, once `use` has been given policies."""
 
     settings: ServeSettings
     facts: EngineFacts
@@ -67,21 +60,23 @@ class PolicyRoute:
     metrics: Metrics
     auditors: Auditors
     shows_cached: bool = False
-    """Usage names the prompt tokens that were cached, as vLLM was told to."""
+    """Report cached prompt tokens in usage, as vLLM was configured to."""
     policies: tuple[BoundPolicy, ...] = ()
-    """One, or one for each of several tasks; replaced at any time."""
+    """A single one, or one for each task; a reload replaces all of them."""
     _swapping: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def use(self, policies: Sequence[tuple[Path, Policy]]) -> None:
-        """Hold policies against the engine, and answer new requests under them.
+        """Check policies against the engine, and answer new requests under them.
+
+        Either all policies in use are replaced or none; requests in flight keep theirs.
 
         Raises
         ------
         PolicyError, ModelError
-            As in `bind_policies` and `try_engine`; or a policy's audits cannot go on.
+            As in `bind_policies` and `try_engine`; or a policy's audit log cannot be continued.
         """
         # In a thread: hashing weights and decoding a vocabulary take seconds.
-        found = await asyncio.to_thread(
+        fitting = await asyncio.to_thread(
             bind_policies,
             policies,
             self.facts,
@@ -90,22 +85,22 @@ class PolicyRoute:
             any_text=self.settings.any_text,
             audits=self.settings.audit is not None,
         )
-        for bound in found:
+        for bound in fitting:
             if bound.policy.kind == "stop":
                 await try_engine(bound.model, self.facts.context, self.facts.max_logprobs)
         self.policies = tuple(
-            replace(bound, auditor=self.auditors.of(bound.policy)) for bound in found
+            replace(bound, auditor=self.auditors.of(bound.policy)) for bound in fitting
         )
         how = "in its shadow" if self.settings.shadow else "under it"
-        for bound in found:
+        for bound in fitting:
             for remark in bound.remarks:
                 _log.warning("%s", printable(remark))
             digest = bound.policy.digest
             _log.info("policy %s: requests that it covers are answered %s", digest, how)
-        self.metrics.show_policies((self.facts.names[0], bound.policy) for bound in found)
+        self.metrics.show_policies((self.facts.names[0], bound.policy) for bound in fitting)
 
     async def reload(self) -> None:
-        """Read the policies again for new requests; what is refused leaves those before in use."""
+        """Load the policies again for new requests; if one is refused, the old ones stay."""
         async with self._swapping:
             try:
                 await self.use(await asyncio.to_thread(load_policies, self.settings))
@@ -115,11 +110,11 @@ class PolicyRoute:
 
     @property
     def digest(self) -> str:
-        """Eight digits of the policy's; empty where there are several."""
+        """First eight digits of the policy's digest; empty if there are several policies."""
         return self.policies[0].policy.digest[:8] if len(self.policies) == 1 else ""
 
     async def answer(self, request: Request, pass_on: Callable[[], Awaitable[Any]]) -> Any:
-        """Return the response to a request that vLLM has found to be in form."""
+        """Return the response to a request that vLLM has validated."""
         record, began = RequestRecord(id="", reason="task"), time.perf_counter()
         TRACE_CONTEXT.set(trace_context(request.headers.raw))
         body = await request.json()
@@ -127,24 +122,47 @@ class PolicyRoute:
         bound = for_task(self.policies, task)
         if bound is not None:
             record.digest = bound.policy.digest[:8]
-            found = bound.coverage.check(body, task=task)
-            if isinstance(found, CoveredRequest):
-                reply = ChatReply(body["model"])
-                model = bound.model.for_request(reply.id, found.seed)
-                alarmed = bound.auditor is not None and bound.auditor.is_shadowed()
-                route: Route = "shadow" if self.settings.shadow or alarmed else "policy"
-                trace = _begin(bound, model, found, shadow=route == "shadow")
-                if isinstance(trace, Trace):
-                    record.id, record.route, record.reason = reply.id, route, "covered"
-                    return _PolicyResponse(self, bound, found, model, trace, reply, record, began)
-                found = trace
-            record.reason = found.reason
+            covered = bound.coverage.check(body, task=task)
+            if isinstance(covered, CoveredRequest):
+                response = self._begin(bound, covered, record, ChatReply(body["model"]), began)
+                if response is not None:
+                    return response
+            else:
+                record.reason = covered
         return await self._pass_on(pass_on, record, began)
+
+    def _begin(
+        self,
+        bound: BoundPolicy,
+        covered: CoveredRequest,
+        record: RequestRecord,
+        reply: ChatReply,
+        began: float,
+    ) -> _PolicyResponse | None:
+        """Render a covered request's prompt; None if it leaves too little room to think."""
+        model, prompt = bound.model.for_request(reply.id, covered.seed), covered.request.prompt
+        try:
+            prompt_ids = model.chat.prompt_ids(prompt.messages)
+        except ModelError:
+            record.reason = "template"
+            return None
+        if len(prompt_ids) > bound.longest_prompt:
+            record.reason = "room"
+            return None
+        alarmed = bound.auditor is not None and bound.auditor.is_shadowed()
+        limit = None
+        record.route = "policy"
+        if self.settings.shadow or alarmed:
+            # vLLM's limits hold instead of the policy's caps: nothing changes for the client.
+            record.route, limit = "shadow", self.facts.limit(len(prompt_ids), covered.max_tokens)
+        record.id, record.reason = reply.id, "covered"
+        trace = model.begin(prompt_ids, prompt, limit)
+        return _PolicyResponse(self, bound, covered, model, trace, reply, record, began)
 
     async def _pass_on(
         self, pass_on: Callable[[], Awaitable[Any]], record: RequestRecord, began: float
     ) -> Any:
-        """Let vLLM answer, and say in a header why."""
+        """Let vLLM answer, and add the header that says why."""
         record.own_seconds = time.perf_counter() - began
         try:
             with self.metrics.in_flight.track_inprogress():
@@ -153,7 +171,7 @@ class PolicyRoute:
             record.status = 500
             self.count(record, began)
             raise
-        if not isinstance(response, Response):  # the client has gone
+        if not isinstance(response, Response):  # the client has disconnected
             self.count(record, began)
             return response
         response.headers[HEADER] = record.header()[1].decode()
@@ -166,31 +184,14 @@ class PolicyRoute:
         return response
 
     def count(self, record: RequestRecord, began: float) -> None:
-        """Count a request that is over."""
+        """Count a finished request."""
         record.e2e_seconds = time.perf_counter() - began
         self.metrics.count(record)
 
 
-def _begin(
-    bound: BoundPolicy, model: EngineModel, found: CoveredRequest, *, shadow: bool
-) -> Trace | NotCovered:
-    """Render the prompt; one that leaves less than the policy's caps is not covered.
-
-    In the shadow vLLM's limits hold and not the policy's caps: nothing changes for the client.
-    """
-    try:
-        prompt_ids = model.chat.prompt_ids(found.request.prompt.messages)
-    except ModelError:
-        return NotCovered("template")
-    if len(prompt_ids) > bound.longest_prompt:
-        return NotCovered("room")
-    limit = bound.limit(len(prompt_ids), found.max_tokens) if shadow else None
-    return model.begin(prompt_ids, found.request.prompt, limit)
-
-
-@dataclass(eq=False, repr=False)  # it holds a prompt
+@dataclass(eq=False, repr=False)  # a repr would show the prompt
 class _PolicyResponse(Response):
-    """Thinks, probes and answers once it is called; its client may go at any time."""
+    """Thinks, probes and answers when called; a disconnect cancels all of that at once."""
 
     route: PolicyRoute
     bound: BoundPolicy
@@ -228,7 +229,7 @@ class _PolicyResponse(Response):
             answered = await responder.run(live)
         except Exception as error:
             if not send.begun:
-                raise  # for vLLM's own handlers, which know its errors
+                raise  # vLLM's own handlers know its errors
             _log.warning("request %s failed: %s", self.reply.id, type(error).__name__)
             return
         if answered.failed_probes:
@@ -247,16 +248,16 @@ async def _finish(model: EngineModel, trace: Trace) -> FullThinking:
 
 
 class MarkedReplies:
-    """Middleware: every reply to a chat request carries the header, also an error.
+    """Middleware that adds the header to every reply to a chat request, errors included.
 
-    What vLLM's handler of unforeseen errors would say outside of all middleware is said here.
+    Unexpected errors are turned into replies here, as vLLM does that outside of all middleware.
     """
 
     def __init__(self, app: Any, *, server: Any, state: Any) -> None:
         self.app, self.server, self.state = app, server, state
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass a request on, and mark the start of its reply."""
+        """Pass a request on, and add the header to the start of its reply."""
         if scope["type"] != "http" or not scope["path"].endswith(PATH):
             await self.app(scope, receive, send)
             return
@@ -274,7 +275,7 @@ class MarkedReplies:
         try:
             await self.app(scope, receive, mark)
         except Exception as error:
-            handler = unforeseen(self.server)
+            handler = error_handler(self.server)
             if began or handler is None:
                 raise
             response = await handler(Request(scope, receive), error)

@@ -1,9 +1,7 @@
-"""Tries every way in which the engine is asked, once at start, on one prompt.
+"""Try every kind of engine request once at start, and compare it with thinking in one piece.
 
-vLLM promises nothing about most of what `adapter.py` uses, and a change there may go unnoticed:
-merged outputs once made entropies too low.  So what thinking on, forced answers, merged outputs and
-aborted requests give is held against thinking in one piece.  Knows the engine's model; no policy's
-decisions.
+vLLM does not guarantee most of what `adapter.py` uses, and a change there can go unnoticed: merged
+outputs once made entropies too low.
 """
 
 from __future__ import annotations
@@ -30,19 +28,19 @@ __all__ = ["try_engine"]
 _QUESTION = ({"role": "user", "content": "What is 17 + 25?"},)
 _TOKENS = 48
 _NEAR = 0.25
-"""Nats between two tokens that kernels of another batch may exchange."""
+"""Two tokens whose log-probabilities differ by less (nats) may swap ranks in another batch."""
 _SECONDS = 300.0
 _ENDS_WITHIN = 30.0
-"""Seconds in which an aborted request must end."""
+"""Seconds within which an aborted request must end."""
 
 
 async def try_engine(model: EngineModel, context: int, max_logprobs: int) -> None:
-    """Ask the engine in every way.
+    """Send requests of every kind.
 
     Raises
     ------
     ModelError
-        A way gives other tokens or figures than thinking in one piece, or takes too long.
+        A request yields other tokens or figures than thinking in one piece, or takes too long.
     """
     try:
         async with asyncio.timeout(_SECONDS):
@@ -93,7 +91,7 @@ class _SelfTest:
         return Trace(self.prompt, Prompt("self-test", _QUESTION), self.model.plan, None, end)
 
     async def _thought(self, seldom: bool) -> list[int]:
-        """Think as under a policy, woken at a third and two thirds of the way."""
+        """Think as under a policy, with stops to wait at a third and two thirds of the way."""
         trace = self._trace()
         drawn = {**self.model.drawn, "ignore_eos": True}
         model = replace(self.model, drawn=drawn, stop_ids=())
@@ -108,7 +106,7 @@ class _SelfTest:
         return trace.ids
 
     async def _merged(self, named: dict[str, Any]) -> tuple[list[int], list[Position]]:
-        """Fetch outputs so late that the engine has merged them."""
+        """Fetch outputs so late that the engine merges them."""
         ids: list[int] = []
         rows: list[Position] = []
         async with aclosing(self.model.ask("merged", self.prompt, named, ends=())) as outputs:
@@ -120,7 +118,7 @@ class _SelfTest:
         return ids, rows
 
     async def _aborted(self) -> None:
-        """Give a trace up after its first tokens; what it had drawn is counted."""
+        """Abort a trace after its first tokens; those that were decoded must still come."""
         trace = self._trace()
         drawn = {**self.model.drawn, "ignore_eos": True}
         model = replace(self.model, drawn=drawn, stop_ids=(), name=f"{self.model.name}-abort")
@@ -128,7 +126,7 @@ class _SelfTest:
         try:
             await thinking.reach(1)
             await thinking.abort()
-            with suppress(EngineError):  # as it should be, unless it had ended before
+            with suppress(EngineError):  # expected, unless the trace has already ended
                 await asyncio.wait_for(thinking.reach(None), _ENDS_WITHIN)
         except TimeoutError as error:
             raise _failed("an aborted request", "no end") from error
@@ -137,10 +135,10 @@ class _SelfTest:
         self._hold("an aborted request", trace.ids)
 
     def _hold(self, what: str, ids: Sequence[int], rows: Sequence[Position] | None = None) -> None:
-        """Hold tokens and figures against those of the whole.
+        """Compare tokens and figures with those of thinking in one piece.
 
-        Where the two likeliest tokens are near, another batch may exchange them: what follows is
-        another text.
+        If the two likeliest tokens are close, another batch may pick the other one; the texts
+        differ from there on and are not compared.
         """
         same = 0
         for mine, other, row in zip(self.ids, ids, self.rows, strict=False):
@@ -150,7 +148,7 @@ class _SelfTest:
                 break
             same += 1
         if rows is not None and same:
-            ours, others = (mean_figures(figures(found[:same])) for found in (self.rows, rows))
+            ours, others = (mean_figures(figures(row[:same])) for row in (self.rows, rows))
             for mine, theirs in zip(ours, others, strict=True):
                 if abs(mine - theirs) > _NEAR:
                     raise _failed(what, f"figures of {theirs:.3f} where others are {mine:.3f}")
