@@ -1,10 +1,9 @@
 """Run the checks of the project, in order, and stop at the first that fails.
 
-`python -m tests` from a checkout with the `hf` and `dev` extras installed: ruff, ruff format,
-codespell, import-linter, pytest, and mypy in parallel, since the others leave a core idle.
-`--fast` leaves out the tests that take long or need a model, a browser or a server.  Other
-arguments go to pytest, so `python -m tests -k layout` runs one part of it after the linters.  The
-failing check is named, and its code is the exit code.
+`python -m tests`, in a checkout with the `hf` and `dev` extras installed, runs ruff, ruff format,
+codespell, import-linter and pytest, with mypy in parallel.  `--fast` deselects slow tests and those
+that need a model, a browser or a server.  Other arguments go to pytest: `python -m tests -k layout`
+runs the linters and one part of the tests.  The exit code is that of the failing check.
 """
 
 from __future__ import annotations
@@ -23,39 +22,39 @@ from typing import IO
 ROOT = Path(__file__).resolve().parent.parent
 
 N_WORKERS = min((os.cpu_count() or 1) + 1, 4)
-"""One more than cores: tests of servers wait.  Up to four: each takes a gigabyte of memory, and
-collects all tests, ten seconds of a processor."""
+"""One more than cores, because tests of servers wait; at most four, because each worker takes a
+gigabyte of memory and ten CPU seconds to collect all tests."""
 WORKERS = ("-n", str(N_WORKERS), "--dist", "loadfile", "--no-loadscope-reorder")
-"""Whole files, in order."""
+"""Workers take whole files, in the order of `tests.conftest`."""
 
 APART = ("slow", "integration", "browser", "vllm", "gpu")
-"""Markers of what the fast tier leaves out; `long` is left out of every tier."""
+"""Markers that the fast tier deselects; every tier deselects `long`."""
 FAST = " and ".join(f"not {marker}" for marker in (*APART, "long"))
 REST = f"({' or '.join(APART)}) and not long"
 
 ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-"""Every process that a test starts would compile the package again."""
+"""Without bytecode every process that a test starts would compile the package again."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One tool, run by this interpreter, so that a tool of another environment never answers."""
+    """One tool, run as a module of this interpreter, so that it is this environment's."""
 
     shown: str
     words: tuple[str, ...]
-    """What follows the interpreter's name."""
-    beside: bool = False
-    """Whether it runs while the others do, and ends the last of them where it fails."""
-    parallel: bool = False
-    """Whether it is pytest with its workers, to which other arguments go."""
+    """Arguments of the interpreter."""
+    in_background: bool = False
+    """Runs in parallel with the others; when it fails, the last of them is stopped."""
+    takes_arguments: bool = False
+    """Receives the other arguments of the command line: pytest."""
 
 
 LINT = (
-    Check("mypy", ("-m", "mypy"), beside=True),
+    Check("mypy", ("-m", "mypy"), in_background=True),
     Check("ruff check", ("-m", "ruff", "check", ".")),
     Check("ruff format --check", ("-m", "ruff", "format", "--check", ".")),
     Check("codespell", ("-m", "codespell_lib")),
-    # It has no module to run by name; its command reads its own arguments, of which there are none.
+    # It has no `__main__` module.
     Check(
         "lint-imports", ("-c", "from importlinter.cli import lint_imports_command as main; main()")
     ),
@@ -63,11 +62,13 @@ LINT = (
 
 
 COLLECT = Check("pytest --collect-only", ("-m", "pytest", "--collect-only", "-qq", "-n", "0"))
-"""Compiles test modules, and what they import, once for all workers, while the linters run."""
+"""Compiles test modules and their imports, once for all workers, while the linters run."""
 
 
 def _pytest(*words: str) -> Check:
-    return Check(" ".join(("pytest", *words)), ("-m", "pytest", *WORKERS, *words), parallel=True)
+    return Check(
+        " ".join(("pytest", *words)), ("-m", "pytest", *WORKERS, *words), takes_arguments=True
+    )
 
 
 TIERS: dict[str, tuple[Check, ...]] = {
@@ -77,11 +78,11 @@ TIERS: dict[str, tuple[Check, ...]] = {
     "unit": (_pytest("-m", FAST),),
     "integration": (_pytest("-m", REST),),
 }
-"""What each option runs; CI runs the last three as jobs of their own."""
+"""Checks by tier; CI runs the last three as jobs of their own."""
 
 
 def parse(arguments: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the tier that is asked for, and what goes to pytest."""
+    """Return the tier and the arguments for pytest."""
     parser = argparse.ArgumentParser(
         prog="python -m tests",
         description="Run the checks of the project; other arguments go to pytest.",
@@ -99,32 +100,31 @@ def parse(arguments: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the checks in order, and mypy in parallel; return the first failing code, or 0."""
+    """Run the checks in order, and mypy in the background; return the first failing code, or 0."""
     tier, rest = parse(arguments)
-    beside = next((check for check in TIERS[tier] if check.beside), None)
-    *first, last = (check for check in TIERS[tier] if not check.beside)
-    with TemporaryFile() as said:  # shown when it ends, apart from what the others say
-        other = _start(beside, output=said) if beside else None
-        collecting = _start(COLLECT, output=subprocess.DEVNULL) if first and last.parallel else None
+    types = next((check for check in TIERS[tier] if check.in_background), None)
+    *first, last = (check for check in TIERS[tier] if not check.in_background)
+    with TemporaryFile() as output:  # printed in one piece
+        mypy = _start(types, output=output) if types else None
+        collects = first and last.takes_arguments
+        collecting = _start(COLLECT, output=subprocess.DEVNULL) if collects else None
         for check in first:
-            code = _start(check).wait()
-            if code:
-                for process in (other, collecting):
-                    if process:
-                        process.terminate()
-                        process.wait()
+            if code := _start(check).wait():
+                for process in filter(None, (mypy, collecting)):
+                    process.terminate()
+                    process.wait()
                 return _failed(check, code)
         if collecting:
-            collecting.wait()  # what it finds wrong the tests say themselves
+            collecting.wait()  # pytest itself will report its errors
         running = _start(last, rest)
-        if beside and other:
-            code = other.wait()
-            said.seek(0)
-            print(said.read().decode(errors="replace"), end="", flush=True)
+        if types and mypy:
+            code = mypy.wait()
+            output.seek(0)
+            print(output.read().decode(errors="replace"), end="", flush=True)
             if code:
-                running.send_signal(signal.SIGINT)  # as ^C does: tests end their servers
+                running.send_signal(signal.SIGINT)  # as ^C does: tests stop their servers
                 running.wait()
-                return _failed(beside, code)
+                return _failed(types, code)
     code = running.wait()
     return _failed(last, code) if code else 0
 
@@ -132,7 +132,7 @@ def main(arguments: Sequence[str]) -> int:
 def _start(
     check: Check, rest: Sequence[str] = (), *, output: IO[bytes] | int | None = None
 ) -> subprocess.Popen[bytes]:
-    extra = rest if check.parallel else ()
+    extra = rest if check.takes_arguments else ()
     print(f"$ {' '.join((check.shown, *extra))}", flush=True)
     return subprocess.Popen(
         [sys.executable, *check.words, *extra],
@@ -145,7 +145,7 @@ def _start(
 
 def _failed(check: Check, code: int) -> int:
     print(f"tests: {check.shown!r} failed with exit code {code}", file=sys.stderr)
-    # A negative code means a signal ended it; a process cannot exit with one.
+    # A negative code is a signal's, and no exit code of ours.
     return code if code > 0 else 1
 
 

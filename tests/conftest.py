@@ -1,7 +1,7 @@
-"""What every test gets: no network, no user settings, two threads; `gpu` tests need a GPU.
+"""Settings of every test (no network, no user settings, two threads), and how workers share files.
 
-And how `pytest -n` shares the tests out: a worker takes whole files, and one takes all that ask
-vLLM servers.
+With `pytest -n` each worker takes whole files, the longest first, and one worker takes all tests
+of vLLM servers.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import signal
+from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,8 +39,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what runs in the background so, and processes that tests interrupt inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Busy machines make deadlines fail tests that are right; the same examples everywhere make a
-# failure one that anybody can see again.
+# A deadline would fail right tests on a busy machine; with the same examples everywhere, anybody
+# can reproduce a failure.
 settings.register_profile(
     "repeatable", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -47,11 +48,11 @@ settings.load_profile("repeatable")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that writes golden files."""
+    """Add `--update-goldens`."""
     parser.addoption(
         "--update-goldens",
         action="store_true",
-        help="write golden files and generated pages as the code makes them today",
+        help="rewrite golden files and generated README blocks",
     )
 
 
@@ -63,14 +64,14 @@ def goldens(pytestconfig: pytest.Config) -> Goldens:
 
 @pytest.fixture(autouse=True)
 def _no_user_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep a developer's own model out of the tests, and pages that no test looks at."""
+    """Ignore a developer's own model, and write no report pages."""
     monkeypatch.delenv("STOPADVISOR_MODEL", raising=False)
     monkeypatch.setenv("STOPADVISOR_REPORT", "0")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_gpu_to_price() -> Generator[None]:
-    """Compute prices for an H100, whatever this machine has."""
+    """Hide this machine's GPU, so that prices are computed for an H100."""
     from stopadvisor.runs import prices
 
     with pytest.MonkeyPatch.context() as patch:
@@ -91,7 +92,7 @@ def assessed_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def calibrated_run(assessed_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same, calibrated at alpha 0.15; copy it before you change it."""
+    """`assessed_run`, calibrated at alpha 0.15; copy it before you change it."""
     from stopadvisor.cli.main import main
     from tests.material import CERTIFY
 
@@ -103,9 +104,9 @@ def calibrated_run(assessed_run: Path, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="session")
 def run_without_gold(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A scripted run of 500 questions that nobody labelled, assessed; copy it before you change it.
+    """A scripted, assessed run of 500 questions without gold; copy it before you change it.
 
-    Of the fit questions among the first hundred each thought twice.
+    Its first 100 fit questions have two traces each.
     """
     from stopadvisor.cli.main import main
     from tests.material import make_run
@@ -121,7 +122,7 @@ def run_without_gold(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Call:
-    """The command line in an empty folder."""
+    """The command line, in an empty working directory."""
     from tests.material import Call
 
     monkeypatch.chdir(tmp_path)
@@ -129,36 +130,45 @@ def call(
 
 
 _REAL_MODEL = {"tiny_reasoner"}
-"""Fixtures that ask the bundled model: a test with one of them is an integration test."""
+"""Fixtures that run the bundled model; tests that use one are integration tests."""
 
 _SERVED = "tests/integration/"
-"""Tests of vLLM servers, which are forked from one process and take most of a core."""
+"""Tests of vLLM servers, which are forked from one process and keep most of a core busy."""
 _SNIPPETS = "tests/test_snippets.py"
-_FIRST = (_SERVED, _SNIPPETS)
-"""What takes one worker longest: begun last, it would end alone."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Import no file that `-m` leaves out as a whole: torch and clients take seconds."""
+    """Do not import files that `-m` deselects as a whole: torch alone takes seconds."""
     expression = config.getoption("markexpr")
     if collection_path.suffix != ".py" or re.search(r"[()]|\bor\b", expression):
-        return None  # slow tests may be asked for where "not slow" is a part
+        return None  # "not slow" inside an alternative may still select slow tests
     marks = re.search(r"^pytestmark = (.*)", collection_path.read_text("utf-8"), re.MULTILINE)
     found = re.findall(r"pytest\.mark\.(\w+)", marks[1]) if marks else []
     left_out = expression.split(" and ")
     return any(f"not {mark}" in left_out for mark in found) or None
 
 
-@pytest.hookimpl(tryfirst=True)  # before `-m` leaves out what is not asked for
+@pytest.hookimpl(tryfirst=True)  # before `-m` deselects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what asks the real model, put what takes longest first, skip `gpu` without a device."""
+    """Mark integration tests, put the longest files first, skip `gpu` tests without a device.
+
+    A long file that starts last keeps one worker busy while the others have nothing to do.  How
+    long a file takes is estimated by its number of slow tests.
+    """
+    slow: Counter[Path] = Counter()
     for item in items:
         if _REAL_MODEL.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("integration")
-    items.sort(key=lambda item: [not item.nodeid.startswith(first) for first in _FIRST])
+        slow[item.path] += any(map(item.get_closest_marker, ("slow", "integration", "browser")))
+
+    def order(item: pytest.Item) -> tuple[bool, bool, int]:
+        served, of_snippets = (item.nodeid.startswith(first) for first in (_SERVED, _SNIPPETS))
+        return not served, not of_snippets, 0 if served else -slow[item.path]
+
+    items.sort(key=order)
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:
-        return  # torch takes seconds to import, and most runs hold no such test
+        return  # without importing torch, which takes seconds
 
     import torch
 
@@ -169,7 +179,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """In CI nothing is skipped for want of a program."""
+    """Fail tests in CI that are skipped because a program is missing."""
     report = yield
     missing.failed_in_ci(report)
     return report
@@ -177,20 +187,20 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """The same for a file that is skipped as a whole."""
+    """Do the same for files that are skipped as a whole."""
     report = yield
     missing.failed_in_ci(report)
     return report
 
 
 def pytest_collection_finish() -> None:
-    """Leave modules and tests, 700,000 objects, out of every later collection of garbage."""
+    """Exclude modules and tests, 700,000 objects, from garbage collection."""
     gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Keep what is made once for a file, or for a vLLM server, in one worker."""
+    """Give each file to one worker, and all tests of vLLM servers to one."""
     if config.getoption("dist") != "loadfile":
         return None
 

@@ -1,16 +1,18 @@
-"""`python -m tests`: what runs beside the tests, which check speaks, its code; and CI's jobs."""
+"""`python -m tests`: order of the checks, which failure is reported, exit codes; CI's jobs."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
 
 from tests import __main__ as checks
 from tests.__main__ import FAST, REST, TIERS, Check, main
-from tests.conftest import pytest_ignore_collect
+from tests.conftest import pytest_collection_modifyitems, pytest_ignore_collect
 from tests.release import EXTRAS, HEAVY
 
 WAITS = """
@@ -30,15 +32,15 @@ sys.exit("an int is no text")
 """
 
 
-def says(shown: str, code: str = "", *, beside: bool = False) -> Check:
-    return Check(shown, ("-c", f"print('{shown} ran')\n{code}"), beside)
+def says(shown: str, code: str = "", *, in_background: bool = False) -> Check:
+    return Check(shown, ("-c", f"print('{shown} ran')\n{code}"), in_background)
 
 
 def test_types_that_fail_end_the_tests_in_order(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     places = {"begun": tmp_path / "begun", "ended": tmp_path / "ended"}
-    types = Check("types", ("-c", FAILS.format(**places)), beside=True)
+    types = Check("types", ("-c", FAILS.format(**places)), in_background=True)
     monkeypatch.setitem(TIERS, "full", (types, Check("tests", ("-c", WAITS.format(**places)))))
     assert main([]) == 1
     assert places["ended"].exists(), "interrupted, not killed"
@@ -55,7 +57,7 @@ def test_types_that_fail_end_the_tests_in_order(
         ("sys.exit(5)", "sys.exit(2)", 2, "types"),
     ],
 )
-def test_what_fails_beside_comes_before_the_tests(
+def test_a_failure_in_the_background_is_reported_before_the_tests(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
     tests: str,
@@ -64,7 +66,7 @@ def test_what_fails_beside_comes_before_the_tests(
     blamed: str | None,
 ) -> None:
     both = (
-        says("types", f"import sys; {types}", beside=True),
+        says("types", f"import sys; {types}", in_background=True),
         says("tests", f"import sys; {tests}"),
     )
     monkeypatch.setitem(TIERS, "full", (says("style"), *both))
@@ -82,7 +84,7 @@ def test_workers_begin_when_everything_is_compiled(
     collects = f"import pathlib, time; time.sleep(1); pathlib.Path({str(compiled)!r}).touch()"
     looks = f"import pathlib, sys; sys.exit(not pathlib.Path({str(compiled)!r}).exists())"
     monkeypatch.setattr(checks, "COLLECT", says("collected", collects))
-    tests = Check("tests", ("-c", looks), parallel=True)
+    tests = Check("tests", ("-c", looks), takes_arguments=True)
     monkeypatch.setitem(TIERS, "full", (says("style"), tests))
     assert main([]) == 0
     assert capfd.readouterr().out == "$ collected\n$ style\nstyle ran\n$ tests\n"
@@ -92,7 +94,7 @@ def test_after_a_check_that_fails_nothing_runs(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     style = says("style", "import sys; sys.exit(4)")
-    types = says("types", "import time; time.sleep(600)", beside=True)
+    types = says("types", "import time; time.sleep(600)", in_background=True)
     monkeypatch.setitem(TIERS, "full", (types, style, says("tests")))
     assert main([]) == 4
     out, err = capfd.readouterr()
@@ -119,6 +121,21 @@ def test_a_file_is_left_out_where_no_test_of_it_can_be_asked_for(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pytestconfig.option, "markexpr", expression)
         assert pytest_ignore_collect(file, pytestconfig) is is_left_out
+
+
+def test_files_with_many_slow_tests_start_first() -> None:
+    def item(name: str, *marks: str) -> Any:
+        marker = {"get_closest_marker": lambda mark: mark if mark in marks else None}
+        return SimpleNamespace(nodeid=name, path=Path(name.partition("::")[0]), **marker)
+
+    names = ["tests/a.py::one", "tests/b.py::one", "tests/b.py::two", "tests/c.py::one"]
+    names += ["tests/integration/test_d.py::one", "tests/test_snippets.py::one"]
+    items = [item(name, *["slow"] * ("/b" in name or "/c" in name)) for name in names]
+    pytest_collection_modifyitems(items)
+    files = dict.fromkeys(str(item.path) for item in items)
+    served, snippets, *rest = files
+    assert (served, snippets) == ("tests/integration/test_d.py", "tests/test_snippets.py")
+    assert rest == ["tests/b.py", "tests/c.py", "tests/a.py"]
 
 
 # --- CI -------------------------------------------------------------------------------------------

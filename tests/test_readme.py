@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from stopadvisor.cli.main import COMMANDS, EXIT_CODES, main
+from stopadvisor.cli.main import COMMANDS, EXIT_CODES, main, module_of
 from stopadvisor.ground import errors
 from tests.generate import pages
 from tests.snippets import KNOWN
@@ -67,8 +67,8 @@ def _without(text: str, *languages: str) -> str:
 @cache
 def _existing_options() -> set[str]:
     shown = [_help("--help")]
-    for name, entry in COMMANDS.items():
-        is_long = import_module(entry.module).command.is_long
+    for name in COMMANDS:
+        is_long = import_module(module_of(name)).command.is_long
         shown.append(_help(name, "--help-all" if is_long else "--help"))
     return {option for text in shown for option in OPTION.findall(text)}
 

@@ -1,9 +1,4 @@
-"""`stopadvisor assess`: whether to stop early, with which rule, and what it saves.
-
-Probes a workload where needed, assesses, writes ``assessment.json`` and prints it.  Under the
-deploy protocol nothing of a calibration question is shown; the paper's protocol shows them, so
-that for a run it needs a look in the log.
-"""
+"""`stopadvisor assess`: advise whether to stop early, with which rule, and what it saves."""
 
 from __future__ import annotations
 
@@ -143,7 +138,7 @@ def command(
 
 
 def _write_report(folder: Path) -> str:
-    """Write the page with pictures, and say where; the assessment stands without it."""
+    """Write the page with pictures and return a remark; a failure does not fail the command."""
     from stopadvisor.report.html.page import missing_packages, write_report
 
     if missing_packages():

@@ -1,7 +1,6 @@
 """`stopadvisor calibrate`: certify the lost-correct risk and write the frozen policy.
 
-A policy is always written; one that never stops where nothing was certified, or where the advice
-is full thinking.  Each has a file of its own; ``policy.joblib`` is a copy of the last certified.
+If nothing was certified, or the advice is full thinking, the written policy never stops.
 """
 
 from __future__ import annotations
@@ -38,7 +37,6 @@ __all__ = ["NOT_CERTIFIED", "command"]
 
 NOT_CERTIFIED = 3
 """Exit code: calibration ran and certified nothing."""
-
 
 _DIFFERING = "replies that may differ from what full thinking answers"
 _certificate = option("Certificate")
@@ -118,8 +116,8 @@ def command(
     policy never stops.  If the advice is full thinking, no look is taken.
     """
     request = pop_settings(CertifyRequest, params, overrides=overrides(params))
-    given = request.overrides
-    for name, value in (("--families", given.families), ("--on-give-up", given.on_give_up)):
+    asked = request.overrides
+    for name, value in (("--families", asked.families), ("--on-give-up", asked.on_give_up)):
         if source_policy is not None and value:
             raise click.UsageError(f"{name} means nothing with --from: the policy brings its rule")
     target = PolicyTarget(out, None if sign is None else signing_key(sign))
@@ -127,18 +125,17 @@ def command(
         source = newest_source() if path is None else open_source(path)
         if path is None:
             progress.remark(f"calibrating {source.folder}, the run assessed last")
-        if request.overrides.alpha is None:
-            of_gold = source.graded_by == "gold"
+        if asked.alpha is None:
+            has_gold = source.graded_by == "gold"
             raise CalibrationError(
                 "say --alpha, the largest share of "
-                + ("all questions that may lose a right answer" if of_gold else _DIFFERING)
+                + ("all questions that may lose a right answer" if has_gold else _DIFFERING)
                 + "; in production begin with 0.01 to 0.05; `stopadvisor assess` says what each "
                 "promise would buy"
             )
         result = issue(source, request, target, calibrated_headline, source_policy=source_policy)
         for remark in result.remarks:
             progress.remark(f"note: {remark}")
-        # A report shows the calibration that lies in its folder.
         if result.promoted is not None:
             for remark in refresh_report(source.folder):
                 progress.remark(f"note: {remark}")

@@ -1,7 +1,4 @@
-"""`stopadvisor import`: benchmarks and logs of evaluation programs as a workload, probes as a run.
-
-No model is asked.
-"""
+"""`stopadvisor import`: make a workload of a benchmark or log, or a run of recorded answers."""
 
 from __future__ import annotations
 
@@ -55,7 +52,7 @@ from stopadvisor.workload.questions import TASKS, default_split, parse_split
 __all__ = ["command"]
 
 LOGS = {"inspect": read_inspect, "csv": read_csv}
-"""What reads each format that becomes a workload."""
+"""Readers of the formats that become a workload."""
 _OF_LOGS = ("task", "traces_only", "think_tags")
 _OF_RUNS = ("grader", "seed", "split")
 _OPTIONS = {
@@ -65,12 +62,11 @@ _OPTIONS = {
     "replies": (*_OF_RUNS, "ladder"),
     "dataset": ("questions", "copy", "seed"),
 }
-"""By format: the options that it takes."""
+"""Options of each format."""
 _OF_RUNGS = (*_OF_RUNS, "ladder", "rungs", "task", "think_tags")
-"""Of inspect with `--rung`."""
+"""Options of format inspect with `--rung`."""
 
 _Imported = tuple[ImportedLog | ImportedDataset | ImportedProbes | ImportedReplies, Sheet]
-"""What was read, and how it looks."""
 
 
 def _rung(text: str) -> tuple[str, Path]:
@@ -82,11 +78,11 @@ def _rung(text: str) -> tuple[str, Path]:
 
 def _columns(text: str) -> dict[str, str]:
     pairs = [part.partition("=") for part in text.split(",")]
-    found = {name.strip(): column.strip() for name, _, column in pairs}
-    if len(found) < len(pairs) or not all(found.values()) or not found.keys() <= set(COLUMNS):
+    columns = {kind.strip(): column.strip() for kind, _, column in pairs}
+    if len(columns) < len(pairs) or not all(columns.values()) or not columns.keys() <= {*COLUMNS}:
         known = ", ".join(COLUMNS)
         raise ValueError(f"expected KIND=COLUMN,... with each kind once, of {known}")
-    return found
+    return columns
 
 
 @click.command(
@@ -232,11 +228,11 @@ def command(ctx: click.Context, /, **params: Any) -> int:
 
 
 def _check_options(ctx: click.Context, kind: str, params: Mapping[str, Any]) -> None:
-    """Refuse options of other formats, and formats that lack theirs."""
+    """Refuse options of other formats, and missing ones of this format."""
     sources, names = params["sources"], " ".join(map(str, params["sources"]))
     of_rungs = kind == "inspect" and bool(params["rungs"])
-    own = _OF_RUNGS if of_rungs else _OPTIONS[kind]
-    others = {name for each in (*_OPTIONS.values(), _OF_RUNGS) for name in each} - {*own}
+    allowed = _OF_RUNGS if of_rungs else _OPTIONS[kind]
+    others = {name for names in (*_OPTIONS.values(), _OF_RUNGS) for name in names} - {*allowed}
     for option in ctx.command.params:
         if option.name in others and is_given(option.name):
             raise click.UsageError(f"{option.opts[0]} is no option of format {kind}")
@@ -262,7 +258,7 @@ def _check_options(ctx: click.Context, kind: str, params: Mapping[str, Any]) -> 
 
 
 def _import_log(params: Mapping[str, Any], progress: Progress) -> _Imported:
-    """Read the logs, write the workload, and read back what was written."""
+    """Read logs and write the workload."""
     kind, sources, columns = params["kind"], params["sources"], params["columns"] or {}
     log = LOGS[kind](sources, LogOptions(columns, _markers(params)))
     gathered = gather(log, task=params["task"], traces_only=params["traces_only"])
@@ -292,7 +288,7 @@ def _markers(params: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def _import_dataset(params: Mapping[str, Any], progress: Progress) -> _Imported:
-    """Draw a benchmark, write the workload, and read back what was written."""
+    """Draw from a benchmark and write the workload."""
     name, copy, seed = str(params["sources"][0]), params["copy"], params["seed"]
     wanted = params["questions"] or BENCHMARKS[name].size
     rows = load_rows(name, copy, quiet=params["quiet"])
@@ -305,13 +301,13 @@ def _import_dataset(params: Mapping[str, Any], progress: Progress) -> _Imported:
 
 
 def _import_probes(params: Mapping[str, Any], progress: Progress) -> _Imported:
-    """Read recorded answers, label them, write the run, and say what was written."""
+    """Read recorded answers, grade them, and write the run."""
     cap, suffix_tokens = params["cap"], params["suffix_tokens"]
     with open_graders(params["grader"]) as graders:
         recording = read_recording(
             params["sources"][0], graders.right, suffix_tokens=suffix_tokens, cap=cap
         )
-        of_grades = graders.right.remarks()
+        on_grades = graders.right.remarks()
     fractions = params["split"] or default_split(len(recording.records))
     imported = write_recording(
         params["out"],
@@ -335,13 +331,13 @@ def _import_probes(params: Mapping[str, Any], progress: Progress) -> _Imported:
         )
     if recording.entropy_source == "none":
         progress.remark("no log-probabilities: rules that read them are left out")
-    for sentence in of_grades:
+    for sentence in on_grades:
         progress.remark(sentence)
     return imported, import_probes_sheet(imported)
 
 
 def _import_replies(params: Mapping[str, Any], progress: Progress) -> _Imported:
-    """Read recorded replies, label them, write the run, and say what was written."""
+    """Read recorded replies, grade them, and write the run."""
     rungs, logs = read_rungs(params["ladder"]), dict(params["rungs"])
     with open_graders(params["grader"]) as graders:
         if logs:
@@ -349,14 +345,14 @@ def _import_replies(params: Mapping[str, Any], progress: Progress) -> _Imported:
             recorded = read_reply_logs(logs, rungs, graders.right, options, params["task"])
         else:
             recorded = read_replies(params["sources"][0], rungs, graders.right)
-        of_grades = graders.right.remarks()
+        on_grades = graders.right.remarks()
     fractions = params["split"] or default_split(len(recorded.records))
     seed = params["seed"]
     imported = write_replies(params["out"], recorded, rungs, seed=seed, fractions=fractions)
-    for sentence in of_grades:
+    for sentence in on_grades:
         progress.remark(sentence)
     return imported, import_replies_sheet(imported)
 
 
 _MAKERS = {"probes": _import_probes, "replies": _import_replies, "dataset": _import_dataset}
-"""What makes a run or a workload; all other formats are logs."""
+"""By format; all other formats are logs."""

@@ -1,7 +1,4 @@
-"""`stopadvisor inspect`: a frozen policy in words, or what changed between two.
-
-Loading checks everything about the file; what is refused is an error in one line.
-"""
+"""`stopadvisor inspect`: show a frozen policy in words, or what changed between two."""
 
 from __future__ import annotations
 
@@ -67,7 +64,7 @@ def command(
         return 0
     model = None if policy.terms.model is None else policy.terms.model.name
     given = None if model is None else model_as_given(path.parent, model)
-    workload = None  # of its run, where the model loaded here can be asked again
+    workload = None  # the policy's, if its run was probed with a model loaded here
     if (path.parent / MANIFEST).is_file():
         manifest = RunDirectory.load(path.parent).manifest
         file = Path(manifest["workload"]["path"])

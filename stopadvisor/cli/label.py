@@ -35,9 +35,9 @@ from stopadvisor.workload.questions import read_workload
 __all__ = ["ask", "begin", "command", "finish"]
 
 _DRAWS = 20
-"""For what is still worth asking, which changes little from one question to the next."""
+"""Draws that estimate how many labels are still worth asking for, on every question."""
 _MOST_ANSWERS = 9
-"""One key each; whatever else there is can be typed."""
+"""Answers that have a key; others are typed."""
 
 _certificate = option("Certificate")
 
@@ -119,7 +119,7 @@ def command(
 
 
 def begin(path: Path, request: CertifyRequest, progress: Progress) -> LabelRun:
-    """Take the look, and open what is to be labelled."""
+    """Take the look, and open the questions to label."""
     source = open_source(path)
     if source.is_archive:
         raise CalibrationError(f"{path}: an archive holds its gold: nothing to label")
@@ -138,9 +138,10 @@ def begin(path: Path, request: CertifyRequest, progress: Progress) -> LabelRun:
 def ask(
     run: LabelRun, labeller: str, err: TextIO, key: Callable[[], str], line: Callable[[], str]
 ) -> None:
-    """Ask one labeller, who sees no other's labels, until they quit or no label can matter.
+    """Ask one labeller until they quit or no label can matter; others' labels are not shown.
 
-    `key` waits for a key, `line` for a typed answer; each is on disk before the next question.
+    `key` waits for a key, `line` for a typed answer.  Each label is on disk before the next
+    question.
     """
     screen = Screen(err)
     with Grader() as grader:
@@ -197,7 +198,7 @@ def _pressed(key: Callable[[], str], screen: Screen, n_answers: int, *, can_undo
 
 
 def finish(run: LabelRun, path: Path, export: Path | None, most: int) -> LabelledRun:
-    """Return how far the labels carry; write the sheet that was asked for."""
+    """Return what the labels certify so far; write the sheet for `--export`."""
     labelling, settings = run.labelling, run.labelling.choice.settings
     with Grader() as grader:
         known = run.known(run.file.read(), grader)
@@ -228,7 +229,7 @@ def finish(run: LabelRun, path: Path, export: Path | None, most: int) -> Labelle
 
 
 def _questions(run: RunDirectory) -> tuple[dict[str, str], str | None]:
-    """What was asked, by key of the question; and what to say where that is not known."""
+    """Return the question texts by key, and a remark if they cannot be read."""
     try:
         workload = read_workload(run.manifest["workload"]["path"])
     except WorkloadError as error:

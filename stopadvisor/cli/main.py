@@ -1,7 +1,7 @@
-"""The `stopadvisor` command: the table of commands, and the one place that makes exit codes.
+"""The `stopadvisor` command: the table of its commands, and the exit code of each error.
 
-A command's module is imported when the command is called, so that help, versions and the completion
-of a command's name cost nothing.  This module knows no command's options and computes nothing.
+A command's module is imported when the command is called, so that `--help`, `--version` and
+completion of command names stay fast.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from io import StringIO, TextIOWrapper
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 import click
 
@@ -25,7 +25,7 @@ from stopadvisor.ground.errors import StopAdvisorError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-__all__ = ["COMMANDS", "EXIT_CODES", "CommandEntry", "FailedCommand", "cli", "main"]
+__all__ = ["COMMANDS", "EXIT_CODES", "FailedCommand", "cli", "main", "module_of"]
 
 EXIT_CODES = {
     0: "ok",
@@ -39,17 +39,9 @@ EXIT_CODES = {
     8: "audits give an early warning, or show a change",
     130: "interrupted; what was finished is kept, and the same command continues there",
 }
-"""What each means."""
+"""Meaning of each exit code."""
 INTERRUPTED = 130
 """128 + SIGINT, as shells report it."""
-
-
-class CommandEntry(NamedTuple):
-    """One line of the command table."""
-
-    module: str
-    """Module that holds the click command under the name `command`."""
-    help: str
 
 
 COMMAND_GROUPS = {
@@ -80,15 +72,9 @@ COMMAND_GROUPS = {
         "schema": "Print the JSON Schema of what --json prints.",
     },
 }
-"""What each command does, by what it is for."""
-COMMANDS = {
-    name: CommandEntry(
-        f"stopadvisor.cli.{'imports' if name == 'import' else name.replace('-', '_')}", text
-    )
-    for texts in COMMAND_GROUPS.values()
-    for name, text in texts.items()
-}
-"""All commands."""
+"""Help line of each command, by group."""
+COMMANDS = {name: text for texts in COMMAND_GROUPS.values() for name, text in texts.items()}
+"""Help line of each command."""
 
 _EXAMPLES = (
     "stopadvisor samples",
@@ -104,26 +90,29 @@ _ENVIRONMENT = {
     "COLUMNS": "width of the output; without a terminal it is 80",
 }
 
-
 _RENAMED = {
     "diff": "stopadvisor inspect A B",
     "workload": "stopadvisor import dataset NAME -o FILE",
     "completion": 'eval "$(_STOPADVISOR_COMPLETE=bash_source stopadvisor)"',
 }
-"""What does the work of a command that there was."""
+"""Replacements of commands that were removed."""
+
+
+def module_of(name: str) -> str:
+    """Name the module that holds a command, as `command`."""
+    return f"stopadvisor.cli.{'imports' if name == 'import' else name.replace('-', '_')}"
 
 
 class _LazyGroup(click.Group):
-    """A group that lists its commands from the table and imports one when it is called."""
+    """A group that lists its commands from the table and imports a command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        entry = COMMANDS.get(cmd_name)
-        if entry is None:
+        if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(entry.module).command
+        command: click.Command = import_module(module_of(cmd_name)).command
         return command
 
     def resolve_command(
@@ -156,16 +145,16 @@ class _LazyGroup(click.Group):
             formatter.write_dl([(str(code), text) for code, text in EXIT_CODES.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Names out of the table: click's own way imports every command for its help."""
+        """Complete names from the table; click itself would import every command for its help."""
         from click.shell_completion import CompletionItem
 
         names = [name for name in COMMANDS if name.startswith(incomplete)]
-        own = click.Command.shell_complete(self, ctx, incomplete)
-        return [*(CompletionItem(name, help=COMMANDS[name].help) for name in names), *own]
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        return [*(CompletionItem(name, help=COMMANDS[name]) for name in names), *options]
 
 
 def _show_versions(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    """Print what a report of an error should name; reads metadata and imports nothing of it."""
+    """Print the versions that a bug report needs, without importing the packages."""
     if not value or ctx.resilient_parsing:
         return
     from importlib.metadata import PackageNotFoundError, requires, version
@@ -174,14 +163,14 @@ def _show_versions(ctx: click.Context, param: click.Parameter, value: bool) -> N
     click.echo(f"stopadvisor {__version__}\npython {python}")
     try:
         requirements = requires("stopadvisor") or []
-    except PackageNotFoundError:  # run from where it lies
+    except PackageNotFoundError:  # run from a source tree
         requirements = []
     shown = set()
     for requirement in requirements:
         name, extra = requirement, ""
         if found := re.fullmatch(r"([\w-]+)[^;]*(?:;.*extra == '(\w+)')?.*", requirement):
             name, extra = found[1], found[2]
-        if name in shown or extra == "dev":  # for those who work on it
+        if name in shown or extra == "dev":
             continue
         shown.add(name)
         try:
@@ -214,11 +203,11 @@ def cli() -> None:
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    # Before numpy is imported: its matrices are small here, and threads would wait for each other.
+    # Before numpy is imported: our matrices are small, so that more threads only wait.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if _open_closed_streams():
         return _fail("OutputError", "cannot write the output: it is closed", 1, False)
-    _escape_what_stdout_cannot_take()
+    _escape_unencodable()
     words = list(sys.argv[1:] if args is None else args)
     as_json = "--json" in words
     try:
@@ -255,25 +244,25 @@ class CommandError:
     """Why a command failed."""
 
     type: str
-    """Its class."""
+    """Class of the error."""
     message: str
-    """One line that says what is wrong, and what is required."""
+    """One line: what is wrong, and what is required."""
     exit_code: int
-    """With which the command ended."""
+    """Exit code of the command."""
 
 
 @dataclass(frozen=True)
 class FailedCommand:
-    """The document of a command that failed."""
+    """The JSON document of a command that failed."""
 
     SCHEMA: ClassVar[None] = None
 
     error: CommandError
-    """What went wrong."""
+    """The reason."""
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
-"""What a stream that takes no more says."""
+"""Errors of writing to a full or closed stream."""
 
 
 def _bug(error: Exception, as_json: bool) -> int:
@@ -287,7 +276,7 @@ def _bug(error: Exception, as_json: bool) -> int:
 
 
 def _open_closed_streams() -> bool:
-    """Put the null device where a stream is closed; whether standard output was."""
+    """Replace closed streams by the null device; return whether standard output was closed."""
     closed = sys.stdout is None
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
@@ -295,8 +284,8 @@ def _open_closed_streams() -> bool:
     return closed
 
 
-def _escape_what_stdout_cannot_take() -> None:
-    """Let no letter of a name or an answer end the program: JSON stays JSON, and text readable."""
+def _escape_unencodable() -> None:
+    """Print characters that the encoding of stdout lacks as JSON escapes, instead of failing."""
     if isinstance(sys.stdout, TextIOWrapper):
         codecs.register_error("stopadvisor", _as_json_escapes)
         sys.stdout.reconfigure(errors="stopadvisor")
@@ -321,12 +310,12 @@ def _fail(kind: str, message: str, exit_code: int, as_json: bool) -> int:
             text, stream = to_json(failed, indent=None), sys.stdout
         print(text, file=stream, flush=True)
         sys.stdout.flush()
-    except OSError:  # nobody reads it, or nothing takes it
+    except OSError:  # the reader has gone, or the disk is full
         _hang_up()
     return exit_code
 
 
 def _hang_up() -> int:
-    """Whoever read our output has gone: end without a second error when Python flushes it."""
+    """End without a second error when Python flushes output that nobody reads any more."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1

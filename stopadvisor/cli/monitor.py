@@ -1,4 +1,4 @@
-"""`stopadvisor monitor`: whether the traffic still keeps a certified promise, by the audit log."""
+"""`stopadvisor monitor`: check by audit logs whether the traffic keeps a certified promise."""
 
 from __future__ import annotations
 
@@ -69,24 +69,24 @@ def command(
     Each server raises alarms from its own log; here the logs of several servers are merged by
     time.
     """
-    watched = load_policy(policy)
-    series = find_series(logs, watched.digest)
+    loaded = load_policy(policy)
+    series = find_series(logs, loaded.digest)
     if not series:
         raise PolicyError(f"no audit log of this policy in {', '.join(map(str, logs))}")
     if reset is not None:
         write_reset(series, reset)
     grades = {} if gold is None else _read_gold(gold)
     with progress_on(sys.stderr, quiet=quiet):
-        course, remarks = replay(series, drift_reference(watched), gold=grades, policy=watched)
+        course, remarks = replay(series, drift_reference(loaded), gold=grades, policy=loaded)
     if grades and not course.settings.needs_gold:
         remarks += ("this policy promises equal replies: gold decides nothing",)
-    result = monitored(course, watched, remarks, replicas=len(series))
+    result = monitored(course, loaded, remarks, replicas=len(series))
     show(result, monitor_sheet(result), json=json)
     return exit_code(course.alarms)
 
 
 def _read_gold(path: Path) -> dict[str, tuple[bool, bool]]:
-    """Gold that came later: by request, whether the reply and full thinking are right."""
+    """Read late gold: by request, whether the served reply and full thinking were right."""
     gold: dict[str, tuple[bool, bool]] = {}
     for where, row in read_rows(path)[1]:
         key, served, full = (row.get(name) for name in ("id", "served_correct", "full_correct"))

@@ -1,8 +1,4 @@
-"""`stopadvisor plan`: how many labels a certificate takes, before anything is labelled.
-
-Computes nothing itself: `assessment.promises` gives the numbers, by the function that also sizes
-the advice of a failed calibration; of a run, `assess` says what more labels would buy.
-"""
+"""`stopadvisor plan`: compute how many labelled questions a certificate needs."""
 
 from __future__ import annotations
 
@@ -67,7 +63,7 @@ def command(source: Path | None, *, json: bool, quiet: bool, **params: Any) -> i
     steadily.  With a run, a table shows what its advised rule should save for each number of
     labels.
     """
-    of_run: dict[str, Any] = {}
+    measured: dict[str, Any] = {}
     if source is not None:
         from stopadvisor.assessment.fit_assessment import assess
         from stopadvisor.assessment.forecasts import risk_to_expect
@@ -83,11 +79,11 @@ def command(source: Path | None, *, json: bool, quiet: bool, **params: Any) -> i
             choice = assessment.choice
             if is_open("expected_risk"):
                 params["expected_risk"] = risk_to_expect(choice.fit, choice.sequences)
-            of_run = {
+            measured = {
                 "label_savings": assessment.label_savings,
                 "label_needs": assessment.label_needs,
             }
     params["alpha"] = asked_alpha(params["alpha"], None)
-    plan = plan_labels(**params, **of_run)
+    plan = plan_labels(**params, **measured)
     show(plan, plan_sheet(plan), json=json)
     return 0

@@ -1,4 +1,4 @@
-"""`stopadvisor preflight`: prove that the model does what probing needs, without probing."""
+"""`stopadvisor preflight`: check that a model does what probing needs, without probing."""
 
 from __future__ import annotations
 
@@ -51,6 +51,6 @@ def command(workload: Path, *, json: bool, quiet: bool, **params: Any) -> int:
 
 
 for _option in command.params:
-    # A line for `probe` works here too; these have no effect, because nothing is kept.
+    # Accepted, so that the options of a `probe` command work here too, but without effect.
     if isinstance(_option, click.Option) and _option.name in ("out", "no_preflight", "regrade"):
         _option.hidden = True

@@ -1,6 +1,6 @@
 """`stopadvisor probe`: collect the probes of a workload into a run directory.
 
-Nothing here shows an outcome of any question.
+It prints no outcome of any question.
 """
 
 from __future__ import annotations
@@ -109,7 +109,6 @@ def command(
             keep_model_files(engine.model, summary.run)
     show(summary, probe_sheet(summary), json=json)
     if not (json or quiet):
-        # What is probed like a policy is there to check it.
         step = "assess" if like is None else f"verify {shell_quote(like)}"
         click.echo(f"next: stopadvisor {step} {shell_quote(summary.run)}", err=True)
     return 0
@@ -126,7 +125,7 @@ _OF_PLAN = (
 def like_policy(
     ctx: click.Context, params: Mapping[str, Any], policy: Policy, path: Path, *, quiet: bool
 ) -> dict[str, Any]:
-    """Parameters of `probe` with what the policy says about probing.
+    """Replace the parameters of `probe` by those of a policy.
 
     The seed stays, so that fresh questions get a split of their own.
 
@@ -135,7 +134,7 @@ def like_policy(
     PolicyError
         The policy never stops, or comes from an archive.
     click.UsageError
-        The command line asks for something else than the policy.
+        The command line contradicts the policy.
     """
     if policy.kind != "stop":
         raise PolicyError(f"{path}: a full-budget policy asks for no probe")
@@ -150,15 +149,15 @@ def like_policy(
     }
     if isinstance(terms.prompt_template, str):
         wanted["prompt_template"] = terms.prompt_template
-    # In the policy's own tokens, whatever the words.
+    # Markers as token ids of the policy; `--markers` takes words.
     of_trigger = {"max_probes": plan.max_probes, "marker_ids": plan.markers}
     if params["markers"] is not None:
         raise click.UsageError("--like and --markers exclude each other")
     sources = {name: ctx.get_parameter_source(name) for name in wanted}
     if sources["model"] != ParameterSource.DEFAULT:
-        del wanted["model"]  # a folder or a server's name; `verify` compares the content
+        del wanted["model"]  # it may have another name here; `verify` compares the content
     if sources["entropy"] == ParameterSource.COMMANDLINE and not policy.reads_logprobs:
-        del wanted["entropy"]  # the policy decides the same under any
+        del wanted["entropy"]  # it does not change the policy's decisions
     for name, value in wanted.items():
         if sources[name] == ParameterSource.COMMANDLINE and params[name] != value:
             brought, got = (
@@ -169,29 +168,30 @@ def like_policy(
             raise click.UsageError(f"--like brings --{option} {brought}, got {got}")
     wanted["of_policy"] = "model" in wanted
     _check_grader(policy, params, quiet=quiet)
-    own = policy.terms.task
-    of_task = {} if own == MIXED_TASKS else {"assumed_task": own}
+    task = policy.terms.task
+    of_task = {} if task == MIXED_TASKS else {"assumed_task": task}
     return {**params, **wanted, **of_trigger, **of_task}
 
 
 def _check_grader(policy: Policy, params: Mapping[str, Any], *, quiet: bool) -> None:
-    """Ask for the policy's own grader; a function runs code, so the command line must name it."""
-    ours = policy.terms.grading
-    if "grader_sha256" in ours and params["grader"] is None:
+    """Require the policy's grader; a function runs code, so the command line must name it."""
+    theirs = policy.terms.grading
+    is_function = "grader_sha256" in theirs
+    if is_function and params["grader"] is None:
         raise click.UsageError(
-            f"the policy's questions were graded by {described(ours)}: name it with --grader, "
+            f"the policy's questions were graded by {described(theirs)}: name it with --grader, "
             "because its code is run"
         )
-    if "grader_sha256" not in ours and params["grader"] in (None, BY_GOLD):
+    if not is_function and params["grader"] in (None, BY_GOLD):
         return
     with open_graders(params["grader"]) as graders:
-        mine = graders.right.identity
-    wanted = ours["grader"] if "grader_sha256" in ours else BY_GOLD
-    if mine["grader"] != wanted:
-        raise click.UsageError(f"--like brings --grader {wanted}, got {mine['grader']}")
-    if mine != ours and not quiet:
+        ours = graders.right.identity
+    wanted = theirs["grader"] if is_function else BY_GOLD
+    if ours["grader"] != wanted:
+        raise click.UsageError(f"--like brings --grader {wanted}, got {ours['grader']}")
+    if ours != theirs and not quiet:
         click.echo(
-            f"note: {described(mine)} grades, the policy's questions were graded by "
-            f"{described(ours)}",
+            f"note: {described(ours)} grades, the policy's questions were graded by "
+            f"{described(theirs)}",
             err=True,
         )

@@ -1,7 +1,4 @@
-"""`stopadvisor profile-serving`: what requests and tokens cost in seconds.
-
-Writes the profile of a server, by which costs are counted in seconds.
-"""
+"""`stopadvisor profile-serving`: measure what requests and tokens cost in seconds at a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`stopadvisor report`: a run's results as one HTML page, from its files and without the model."""
+"""`stopadvisor report`: write the results of a run as one HTML page."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`stopadvisor run`: answer questions, each thinking only as long as a frozen policy lets it.
-
-Parses options, opens the model that the policy is for, and prints what `serving.answering` did.
-"""
+"""`stopadvisor run`: answer questions, each thinking only as long as a frozen policy lets it."""
 
 from __future__ import annotations
 
@@ -102,7 +99,7 @@ def command(
     if len(files) > 2:
         raise click.UsageError(f"expected [POLICY] WORKLOAD, got {len(files)} files")
     *named, workload = files
-    if ladder is None:  # it names servers of its own, which patience and concurrency are for
+    if ladder is None:  # else patience and concurrency are for the servers of the ladder
         check_engine_options(params)
     model = pop_settings(EngineSettings, params)
     policy = named[0] if named else newest_policy()
@@ -113,7 +110,7 @@ def command(
             progress.remark(f"following {policy}, the policy written last")
         opened = partial(_open, replace(model, remark=progress.remark), ladder)
         summary = answer_workload(settings, opened, progress)
-    # For `serve`: the server that answered, else the model for a vLLM to start.
+    # For the next command, `serve`: the server that answered, or the model for vLLM.
     server: tuple[str, ...] = ("--upstream", *model.base_url[:1])
     if not model.at_server:
         name = model.model or summary.model
@@ -137,7 +134,7 @@ def _open(options: EngineSettings, ladder: Path | None, policy: Policy) -> Itera
         return
     if policy.ladder:
         raise click.UsageError("this policy climbs a ladder: --ladder says where its servers are")
-    assert terms.model is not None  # or there was no plan to open an engine for
+    assert terms.model is not None  # checked with the plan
     if options.model is None:
         options = replace(options, model=terms.model.name, of_policy=True)
     with open_engine(replace(options, chat_template_kwargs=terms.chat_template_kwargs)) as engine:

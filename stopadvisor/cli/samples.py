@@ -1,4 +1,4 @@
-"""`stopadvisor samples`: the bundled model and workloads as files, to try everything with."""
+"""`stopadvisor samples`: write the bundled model and workloads."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ RESULTS = {
     "verify": ("stopadvisor.certification.check_policy:CheckedPolicy", ""),
     "schema-list": ("stopadvisor.cli.schema:SchemaList", "`schema --json`, without a name"),
 }
-"""By the name of a schema: the class of the result, and where else than `NAME --json` it is."""
+"""By name of the schema: the class of the result, and where else such a document is found."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,9 @@ class SchemaEntry:
     """One schema."""
 
     name: str
-    """For `stopadvisor schema NAME`."""
+    """Argument of `stopadvisor schema NAME`."""
     describes: str
-    """Which command prints such a document, and which file holds one."""
+    """The command that prints such a document, and the file that holds one."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class SchemaList:
     """`schema --json`, without a name."""
 
     schemas: tuple[SchemaEntry, ...]
-    """All there are."""
+    """All schemas, by name."""
 
 
 def result_class(name: str) -> Any:
@@ -93,8 +93,8 @@ def command(name: str | None, *, json: bool, quiet: bool) -> int:
     """
     if name is None:
         facts = tuple(
-            (each, beside if beside.startswith("`") else f"`{each} --json` {beside}".strip())
-            for each, (_, beside) in sorted(RESULTS.items())
+            (each, where if where.startswith("`") else f"`{each} --json` {where}".strip())
+            for each, (_, where) in sorted(RESULTS.items())
         )
         schemas = SchemaList(tuple(SchemaEntry(*fact) for fact in facts))
         show(schemas, Sheet("JSON Schemas: stopadvisor schema NAME", facts=facts), json=json)

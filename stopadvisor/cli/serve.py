@@ -1,7 +1,7 @@
-"""`stopadvisor serve`: start vLLM with a policy in it, or a gateway before servers that run.
+"""`stopadvisor serve`: start vLLM with a policy inside, or a gateway in front of running servers.
 
-For vLLM it checks policy, signature and version while it is still cheap, and becomes vLLM; with
-``--upstream`` it hands over to `serving.gateway`.
+For vLLM it checks policy, signature and version first, because vLLM takes long to start, and then
+becomes the vLLM process.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ __all__ = ["become_vllm", "command"]
 
 _SCHEDULING = "--scheduling-policy"
 _AUDITED = 0.05
-"""Share of stopped requests that the next command audits."""
+"""Share of audited requests in the suggested next command."""
 _LOADED_UNASKED = (
     "vllm.general_plugins",
     "vllm.io_processor_plugins",
     "vllm.platform_plugins",
     "vllm.stat_logger_plugins",
 )
-"""Entry-point groups that vLLM loads in whole where ``VLLM_PLUGINS`` is unset."""
+"""Entry-point groups of which vLLM loads every plugin while ``VLLM_PLUGINS`` is unset."""
 
 _PACKAGES = (
     *("aiohttp", "anyio", "httptools", "httpx2", "jinja2", "prometheus_client", "starlette"),
@@ -64,10 +64,10 @@ _PACKAGES = (
 )
 
 _OF_RUNGS = ("upstreams", "api_key_env", "model", "tokenizer")
-"""Options that a ladder's file answers, or that have no use for it."""
+"""Options that a ladder's file replaces."""
 _gateway = option("Gateway")
 _seconds = partial(_gateway, metavar="SECONDS", type=click.FloatRange(min=0, min_open=True))
-_OWN = GatewaySettings(Path(), upstreams=())
+_DEFAULTS = GatewaySettings(Path(), upstreams=())
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -94,7 +94,7 @@ _GATEWAY = (
     _gateway(
         "--listen",
         type=Parsed("host:port", _address),
-        default=f"{_OWN.host}:{_OWN.port}",
+        default=f"{_DEFAULTS.host}:{_DEFAULTS.port}",
         help="Address to listen on; port 0 takes any.",
     ),
     _gateway(
@@ -113,17 +113,24 @@ _GATEWAY = (
         help="Folder or name of the tokenizer.",
     ),
     _gateway(
-        "--concurrency", type=COUNT, default=_OWN.concurrency, help="Requests answered at once."
+        "--concurrency",
+        type=COUNT,
+        default=_DEFAULTS.concurrency,
+        help="Requests answered at once.",
     ),
-    _seconds("--grace", default=_OWN.grace, help="Time for open requests to finish after SIGTERM."),
+    _seconds(
+        "--grace", default=_DEFAULTS.grace, help="Time for open requests to finish after SIGTERM."
+    ),
     _seconds(
         "--patience",
         "retry_timeout",
-        default=_OWN.retry_timeout,
+        default=_DEFAULTS.retry_timeout,
         help="Time to wait for an upstream at the start.",
     ),
     _seconds(
-        "--request-timeout", default=_OWN.timeouts.total, help="Longest time for a whole request."
+        "--request-timeout",
+        default=_DEFAULTS.timeouts.total,
+        help="Longest time for a whole request.",
     ),
 )
 _audit = option("Audits")
@@ -240,7 +247,7 @@ def _gateway_settings(policy: Path, params: dict[str, Any]) -> GatewaySettings |
 
 
 def become_vllm(settings: ServeSettings, words: Sequence[str], *, quiet: bool) -> NoReturn:
-    """Check what can be checked in a moment, and become vLLM, `words` its own, the model first."""
+    """Check what is quick to check, and become vLLM; `words` are its arguments, model first."""
     version = check_vllm()
     require_packages("vllm", "prometheus_client", what="serve")
     policies = load_policies(settings)
@@ -252,7 +259,7 @@ def become_vllm(settings: ServeSettings, words: Sequence[str], *, quiet: bool) -
         texts = (prompt_templates(each.terms).values() for _, each in policies)
         for text in dict.fromkeys(chain(*texts)) if not settings.any_text else ():
             click.echo(f"covers questions asked as {dumps(text, ensure_ascii=False)}", err=True)
-        # Stop requests and audit some, once the shadow's counts are right; then watch the promise.
+        # From the shadow to stopping with audits, and from there to watching the promise.
         policy = shlex.quote(str(settings.policy))
         step = f"serve {policy} --audit {_AUDITED} -- {shlex.join(words)}"
         if settings.audit is not None:
@@ -264,16 +271,16 @@ def become_vllm(settings: ServeSettings, words: Sequence[str], *, quiet: bool) -
 
 
 def _plugins(environment: Mapping[str, str]) -> list[str]:
-    """Name the plugins that vLLM loads by itself, and ours.
+    """Name the plugins that vLLM would load anyway, and ours.
 
-    Where ``VLLM_PLUGINS`` is unset vLLM loads every plugin but those of endpoints; once it is set,
-    those alone that it names.
+    While ``VLLM_PLUGINS`` is unset, vLLM loads every plugin except those of endpoints; otherwise it
+    loads exactly the plugins named there.
 
     Raises
     ------
     ModelError
-        Ours is not declared where vLLM looks, or another shares its name with an endpoint's, which
-        the name would load too.
+        No installed package declares our plugin, or naming another plugin would also load an
+        endpoint plugin of the same name.
     """
     endpoints = {plugin.name for plugin in entry_points(group="vllm.endpoint_plugins")}
     if NAME not in endpoints:
@@ -297,10 +304,10 @@ def _plugins(environment: Mapping[str, str]) -> list[str]:
 def _process(
     settings: ServeSettings, words: Sequence[str], environment: Mapping[str, str]
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the words and the environment of the process to become."""
-    # -P: a module in the current directory must not stand in for one of vLLM's.
+    """Return the arguments and the environment of the vLLM process."""
+    # -P: no module of the current directory may replace one of vLLM's.
     argv = [sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve", *words]
     if not any(word.partition("=")[0] == _SCHEDULING for word in words):
-        argv += [_SCHEDULING, "priority"]  # probes first; all others are of one priority
+        argv += [_SCHEDULING, "priority"]  # probes before all other requests
     plugins = ",".join(_plugins(environment))
     return argv, {**environment, "VLLM_PLUGINS": plugins, **variables_of(settings)}

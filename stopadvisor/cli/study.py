@@ -1,8 +1,4 @@
-"""`stopadvisor study`: the paper's constructions over finished runs, as tables, JSON and CSV.
-
-Opens runs and archives, hands them to studies and writes what they found.  Knows no study;
-`studies.registry` does.
-"""
+"""`stopadvisor study`: the paper's studies on finished runs, as tables, JSON and CSV."""
 
 from __future__ import annotations
 
@@ -111,14 +107,14 @@ def command(
     with progress_on(sys.stderr, quiet=quiet) as progress:
         delta = params["delta"]
         sources = _sources(runs, name, progress, opening=open_calibration, delta=delta)
-        if name == "rivals":  # of this run; the others are the paper's
+        if name == "rivals":  # the others repeat the paper's settings
             params["alpha"] = asked_alpha(params["alpha"], read_assessment(sources[0].folder))
         else:
             params["alpha"] = params["alpha"] or DEFAULT_ALPHA
         params["serving"] = params["serving"] or StudyOptions.serving
-        own = dict(extra)
-        resamples = int(own.pop(_RESAMPLES, PAPER_BOOTSTRAP_RESAMPLES))
-        options = StudyOptions(**params, resamples=resamples, extra=own)
+        of_study = dict(extra)
+        resamples = int(of_study.pop(_RESAMPLES, PAPER_BOOTSTRAP_RESAMPLES))
+        options = StudyOptions(**params, resamples=resamples, extra=of_study)
         if name == ALL:
             reports, broken = _all(sources, options, progress)
         else:
@@ -139,7 +135,7 @@ def command(
 def _sources(
     runs: Sequence[Path], name: str, progress: Progress, *, opening: bool, delta: float
 ) -> list[Source]:
-    """Open the runs, and their calibration questions where that is asked for."""
+    """Open the runs, with their calibration questions if `opening`."""
     sources = [open_source(path) for path in runs]
     for source in sources:
         source.require_one_trace("a study")
@@ -149,7 +145,7 @@ def _sources(
     for source in sources:
         with lock_directory(source.folder):
             show_fit(source, "study")
-        # Studies show all of an archive; a certificate that comes later pays for it.
+        # A study shows all of an archive; the recorded look charges later certificates for it.
         if opening or source.is_archive:
             open_calibration_part(source, {"study": name}, delta=delta)
     return sources
@@ -158,20 +154,20 @@ def _sources(
 def _all(
     sources: Sequence[Source], options: StudyOptions, progress: Progress
 ) -> tuple[StudyReports, bool]:
-    """Run every study; skip what a study refuses with its reason, and say whether one failed."""
+    """Run every study that accepts the runs; also return whether one failed by a bug."""
     known = {key for line in STUDIES.values() for key in line.options}
-    if strange := sorted(set(options.extra) - known):
-        raise StudyError(f"no study has an option {strange[0]!r}; see `stopadvisor study list`")
+    if unknown := sorted(set(options.extra) - known):
+        raise StudyError(f"no study has an option {unknown[0]!r}; see `stopadvisor study list`")
     reports: dict[str, StudyReport] = {}
     reasons: dict[str, str] = {}
     broken = False
     for name in tracked("studies", [name for name in STUDIES if name != ALONE]):
-        own = {k: v for k, v in options.extra.items() if k in STUDIES[name].options}
+        of_study = {k: v for k, v in options.extra.items() if k in STUDIES[name].options}
         try:
-            reports[name] = run_study(name, sources, replace(options, extra=own))
+            reports[name] = run_study(name, sources, replace(options, extra=of_study))
         except StopAdvisorError as error:
             reasons[name] = str(error)
-        except Exception as error:  # noqa: BLE001  the others shall still run
+        except Exception as error:  # noqa: BLE001  the other studies still run
             broken = True
             reasons[name] = f"internal error: {type(error).__name__}: {error}"
             progress.remark(f"study {name}: {reasons[name]}")

@@ -1,7 +1,4 @@
-"""`stopadvisor verify`: hold a frozen policy against fresh labelled probes.
-
-A contradiction is a result with its own exit code.
-"""
+"""`stopadvisor verify`: check a frozen policy on fresh labelled probes."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ __all__ = ["CONTRADICTED", "UNDECIDED", "command"]
 CONTRADICTED = 4
 """Exit code: fresh probes contradict the certificate."""
 UNDECIDED = 7
-"""Exit code of a gate: fresh probes say neither."""
+"""Exit code of `--gate`: too few probes to confirm or contradict."""
 
 
 @click.command(
@@ -83,7 +80,7 @@ def command(
     request = CheckRequest(**params)
     if len(files) > 2:
         raise click.UsageError(f"expected [POLICY] [RUN|RAW.NPZ], got {len(files)} files")
-    # One file alone is known by what it holds.
+    # A single file is recognised by its kind.
     is_run = len(files) == 1 and (files[0].is_dir() or files[0].suffix == ".npz")
     file = files[0] if files and not is_run else newest_policy()
     probes = files[-1] if is_run or len(files) == 2 else newest_run()

@@ -8,7 +8,7 @@ from inspect import cleandoc
 
 import click
 
-from stopadvisor.cli.main import COMMANDS, EXIT_CODES
+from stopadvisor.cli.main import COMMANDS, EXIT_CODES, module_of
 from stopadvisor.cli.parts.command import SECTIONS, Command
 from stopadvisor.cli.parts.declare import SectionOption
 from tests.generate import Block, table
@@ -21,13 +21,13 @@ _HEAD = ("option", "value", "default", "meaning")
 
 
 def _command(name: str) -> Command:
-    command = import_module(COMMANDS[name].module).command
+    command = import_module(module_of(name)).command
     assert isinstance(command, Command)
     return command
 
 
 def _commands() -> str:
-    rows = [(f"`stopadvisor {name}`", entry.help) for name, entry in COMMANDS.items()]
+    rows = [(f"`stopadvisor {name}`", line) for name, line in COMMANDS.items()]
     return table(("command", "what it does"), rows)
 
 

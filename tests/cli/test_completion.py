@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stopadvisor.cli.main import COMMANDS
+from stopadvisor.cli.main import COMMANDS, module_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 HEAVY = ("torch", "transformers", "sklearn", "scipy", "numpy", "joblib", "math_verify", "rich")
@@ -87,11 +87,11 @@ def loaded(words: str) -> set[str]:
 def test_the_name_of_a_command_is_completed_without_importing_one() -> None:
     found = loaded("stopadvisor p")
     assert not found & set(HEAVY)
-    assert not [COMMANDS[name].module for name in COMMANDS if COMMANDS[name].module in found]
+    assert not found & {*map(module_of, COMMANDS)}
 
 
 @pytest.mark.slow
 def test_an_option_is_completed_by_importing_its_command_alone() -> None:
     found = loaded("stopadvisor inspect --")
-    assert {COMMANDS[name].module for name in COMMANDS} & found == {"stopadvisor.cli.inspect"}
+    assert found & {*map(module_of, COMMANDS)} == {"stopadvisor.cli.inspect"}
     assert not found & {"torch", "transformers", "sklearn"}

@@ -22,7 +22,7 @@ import pytest
 
 import stopadvisor
 from stopadvisor.cli import main as main_module
-from stopadvisor.cli.main import COMMANDS, EXIT_CODES, CommandEntry, main
+from stopadvisor.cli.main import COMMANDS, EXIT_CODES, main, module_of
 from stopadvisor.cli.parts.command import Command
 from stopadvisor.ground import errors
 
@@ -50,7 +50,7 @@ def fails(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
         def command(as_json: bool) -> None:
             raise error
 
-        monkeypatch.setitem(COMMANDS, "fail", CommandEntry("a.failing.module", "Fails."))
+        monkeypatch.setitem(COMMANDS, "fail", "Fails.")
         monkeypatch.setattr(
             main_module, "import_module", lambda _: SimpleNamespace(command=command)
         )
@@ -64,8 +64,8 @@ def fails(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
 def test_help_lists_every_command_with_its_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    for name, entry in COMMANDS.items():
-        assert f"{name} {entry.help}" in text
+    for name, line in COMMANDS.items():
+        assert f"{name} {line}" in text
     for code, meaning in EXIT_CODES.items():
         assert f"{code} {meaning}" in text
 
@@ -101,7 +101,7 @@ def test_version_names_all_that_is_loaded_one_a_line(
 
 
 def page(name: str) -> Command:
-    command = import_module(COMMANDS[name].module).command
+    command = import_module(module_of(name)).command
     assert isinstance(command, Command)
     return command
 

@@ -198,28 +198,8 @@ def test_gateways_that_are_refused(
 
 
 @pytest.mark.slow
-def test_a_gateway_of_its_own_process_serves_and_drains(tmp_path: Path) -> None:
-    """From the command line to the last answer: signals, ports, the log, the exit code."""
-    with fake_server(chat="reasoning_content") as upstream:
-        save_policy_of(upstream, tmp_path / "p.json")
-        with running_gateway(tmp_path / "p.json", upstream.url) as (url, pid):
-            client = http.client.HTTPConnection(url.removeprefix("http://").removesuffix("/v1"))
-            client.request("POST", "/v1/chat/completions", json.dumps(chat_body()))
-            answer = client.getresponse()
-            assert answer.getheader("X-StopAdvisor", "").startswith("policy; reason=covered")
-            answer.read()
-            client.close()
-            os.kill(pid, signal.SIGHUP)
-    lines = (tmp_path / "gateway.log").read_text().splitlines()
-    events = [json.loads(line)["event"] for line in lines]
-    for event in ("upstream-up", "ready", "request", "draining", "stopped"):
-        assert event in events
-    assert events[-1] == "stopped"
-
-
-@pytest.mark.slow
-def test_a_gateway_that_is_killed_comes_back_with_its_audits(tmp_path: Path) -> None:
-    """kill -9 under load, and a power failure's torn line: what was answered stays counted."""
+def test_a_gateway_that_is_killed_comes_back_with_its_audits_and_drains(tmp_path: Path) -> None:
+    """kill -9 under load and a torn line lose no count; SIGHUP reloads, SIGTERM drains."""
     policy, folder = tmp_path / "p.json", tmp_path / "audits"
     words = ("--audit", "1", "--audit-log", str(folder))
     with fake_server(chat="reasoning_content", pace=0.002) as upstream:
@@ -228,11 +208,13 @@ def test_a_gateway_that_is_killed_comes_back_with_its_audits(tmp_path: Path) -> 
         before = policy.read_bytes()
 
         def ask(url: str) -> str | None:
-            """Return what a whole reply says; None where the connection breaks off."""
+            """Return the text of a whole reply; None where the connection breaks off."""
             client = http.client.HTTPConnection(url.split("/")[2], timeout=20)
             try:
                 client.request("POST", "/v1/chat/completions", json.dumps(chat_body()))
-                content: str = json.load(client.getresponse())["choices"][0]["message"]["content"]
+                reply = client.getresponse()
+                assert reply.getheader("X-StopAdvisor", "").startswith("policy; reason=covered")
+                content: str = json.load(reply)["choices"][0]["message"]["content"]
             except (OSError, http.client.HTTPException):
                 return None
             finally:
@@ -250,8 +232,13 @@ def test_a_gateway_that_is_killed_comes_back_with_its_audits(tmp_path: Path) -> 
         (log,) = folder.iterdir()
         with log.open("a") as file:
             file.write('{"kind":"requ')
-        with running_gateway(policy, upstream.url, *words) as (url, _):
+        with running_gateway(policy, upstream.url, *words) as (url, pid):
             replies += [ask(url) for _ in range(5)]
+            os.kill(pid, signal.SIGHUP)
+    lines = (tmp_path / "gateway.log").read_text().splitlines()
+    events = [json.loads(line)["event"] for line in lines]
+    assert {"upstream-up", "ready", "request", "draining"} < {*events}
+    assert events[-1] == "stopped"
     assert replies[-1] is not None
     assert set(replies) == {replies[-1], None}
     assert policy.read_bytes() == before

@@ -9,7 +9,7 @@ from typing import NoReturn
 import click
 import pytest
 
-from stopadvisor.cli.main import COMMANDS, main
+from stopadvisor.cli.main import COMMANDS, main, module_of
 
 FREE = (click.Path, click.types.StringParamType, click.types.UnprocessedParamType)
 """Types of texts that mean something only to files, servers and models."""
@@ -19,7 +19,7 @@ NONSENSE = "~ ? ~"
 CASES = [
     (name, option)
     for name in sorted(COMMANDS)
-    for option in import_module(COMMANDS[name].module).command.params
+    for option in import_module(module_of(name)).command.params
     if isinstance(option, click.Option)
     and not option.is_flag
     and not option.hidden

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.cli.main import COMMANDS, main
+from stopadvisor.cli.main import COMMANDS, main, module_of
 from stopadvisor.cli.schema import RESULTS
 from stopadvisor.policy.frozen import save_policy
 from tests.engines.rung_server import Said, rung_server, say
@@ -114,7 +114,7 @@ def test_study(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_archive(tmp_path / "raw.npz")
-    import_module(COMMANDS["study"].module)  # its choice of names is made once, of all of them
+    import_module(module_of("study"))  # its choice of names is made once, of all of them
     keep_studies(monkeypatch, "ablation", "transfer")
     words = ("raw.npz", "--set", "resamples=100")
     everything = answer(capsys, "study", "all", *words)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from stopadvisor.cli.main import COMMANDS
+from stopadvisor.cli.main import module_of
 
 FILE = Path(__file__).resolve().parents[2] / "samples" / "deploy" / "model-upgrade.yml"
 
@@ -21,6 +21,6 @@ def test_each_command_parses() -> None:
     assert [line.split()[1] for line in found] == ["probe", "verify", "inspect", "promote"]
     for line in found:
         _, name, *words = shlex.split(line)
-        command = import_module(COMMANDS[name].module).command
+        command = import_module(module_of(name)).command
         assert isinstance(command, click.Command)
         command.make_context(name, words)  # exits on what it does not know

@@ -1,9 +1,8 @@
-"""What every command has: help like a manual page, and values out of `stopadvisor.toml`.
+"""Commands with help like a manual page, and with defaults from `stopadvisor.toml`.
 
-A key of that file is an option's name without its dashes.  At the top it is for every command that
-has such an option, in a table for the command of that name.  The command line and environment
-variables go before the file.  Knows click, the names of options that several commands share, and no
-command: each brings its own words.
+A key of that file is an option's name without its dashes.  At the top level it applies to every
+command with such an option, in a table to the command of that name.  The command line and
+environment variables take precedence over the file.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ SECTIONS = (
     *("Options", "Analysis", "Certificate", "Serving costs", "Model", "Probing", "Gateway"),
     *("Audits", "Configuration"),
 )
-"""Sections of a long list of options, in this order; an option that names none is in the first."""
+"""Sections of `--help-all`, in this order; an option without a section is in the first."""
 _LONG = 20
-"""Of more options `--help` shows those that most people name, and `--help-all` all, in sections."""
+"""With more options than this, `--help` shows the usual ones, and `--help-all` all of them."""
 _MOST_NAMED = {
     *("--model", "--engine", "--base-url", "--upstream", "--max-think", "--prompt-template"),
     *("--alpha", "--loss", "--grader", "--serving", "--limit", "--out", "--json", "--quiet"),
     *("--audit", "--audit-log", "--on-alarm"),
 }
-"""Of options in sections, those that `--help` shows."""
+"""Options of other sections than the first that `--help` shows."""
 _RENAMED = {
     "allow-large-alpha": "--despite large-alpha",
     "allow-truncated": "--despite truncated",
@@ -58,9 +57,9 @@ _RENAMED = {
     "think-open": "--think-tags OPEN CLOSE",
     "upstream-key-env": "--api-key-env",
 }
-"""Old options without their dashes, and what the refusal says to use now."""
+"""Options of release 0.1, without dashes, and what replaces each."""
 _ALL = f"{__name__}.all"
-"""Set in a context whose help shows every option."""
+"""Key of a context whose help shows every option."""
 
 
 def _show_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -83,8 +82,7 @@ _HELP_ALL = click.Option(
 class Command(click.Command):
     """A command whose help ends with files, examples and exit codes.
 
-    `reads` and `writes` name files, in words, none where empty; `examples` are whole command lines
-    that work, `exit_codes` those that this command ends with.  The others are `click.Command`'s.
+    `reads` and `writes` describe files; `examples` are whole command lines that work.
     """
 
     def __init__(
@@ -103,12 +101,12 @@ class Command(click.Command):
         self.exit_codes = tuple(exit_codes)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Return the parameters, and what every command takes."""
+        """Return the parameters of this command and those of every command."""
         more = [*_CONFIG_OPTIONS, *([_HELP_ALL] if self.is_long else [])]
         return [*super().get_params(ctx), *more]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the command line over the values of a configuration file."""
+        """Parse the command line, with defaults from a configuration file."""
         if not ctx.resilient_parsing:
             try:
                 typed, _, _ = self.make_parser(ctx).parse_args(list(args))
@@ -132,7 +130,7 @@ class Command(click.Command):
         return len(self.params) > _LONG
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options: all in sections, or those that most people name."""
+        """Write all options in sections, or the usual ones."""
         in_sections = _ALL in ctx.meta
         shows_all = in_sections or not self.is_long
         rows: dict[str, list[tuple[str, str]]] = {title: [] for title in SECTIONS}
@@ -155,7 +153,7 @@ class Command(click.Command):
                     formatter.write_text(text)
         with formatter.section("Examples"):
             for example in self.examples:
-                formatter.write(f"{'':{formatter.current_indent}}{example}\n")  # to copy: one line
+                formatter.write(f"{'':{formatter.current_indent}}{example}\n")  # without breaks
         if self.is_long and _ALL not in ctx.meta:
             codes = ", ".join(map(str, self.exit_codes))
             formatter.write_paragraph()
@@ -168,11 +166,11 @@ class Command(click.Command):
 # --- The configuration file -----------------------------------------------------------------------
 
 CONFIG = Path("stopadvisor.toml")
-"""Read from the working directory where `--config` names no other file."""
+"""Read from the working directory unless `--config` names another file."""
 
 
 _TYPED = f"{__name__}.typed"
-"""Where a context keeps what the command line names, by parameter."""
+"""Key of a context for the values typed on the command line, by parameter."""
 
 _CONFIG_OPTIONS = (
     SectionOption(
@@ -196,12 +194,12 @@ _CONFIG_OPTIONS = (
 
 
 def _defaults_from(path: Path, ctx: click.Context) -> dict[str, Any]:
-    """Read a configuration file: the defaults of a command, by parameter, as click takes them.
+    """Read a configuration file as click's defaults of a command, by parameter.
 
     Raises
     ------
     UsageError
-        The file is no TOML, or names an option or a command that there is not.
+        The file is not TOML, or has an unknown option or command.
     """
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -217,13 +215,13 @@ def _defaults_from(path: Path, ctx: click.Context) -> dict[str, Any]:
         commands = group.command.list_commands(group)
         _refuse_unknown(path, tables.keys() - commands, commands, "")
         if others := shared.keys() - ours:  # options of other commands
-            found = (group.command.get_command(group, other) for other in commands)
-            known = {key for command in found if command for key in _options(command)}
+            loaded = (group.command.get_command(group, other) for other in commands)
+            known = {key for command in loaded if command for key in _options(command)}
             _refuse_unknown(path, others - known, known, "")
-    own = tables.get(name, {})
-    _refuse_unknown(path, own.keys() - ours, ours, f"{name}.")
-    named = {key: value for key, value in shared.items() if key in ours} | own
-    return {ours[key].name or "": _as_typed(path, key, named[key], ours[key]) for key in named}
+    table = tables.get(name, {})
+    _refuse_unknown(path, table.keys() - ours, ours, f"{name}.")
+    values = {key: value for key, value in shared.items() if key in ours} | table
+    return {ours[key].name or "": _as_typed(path, key, values[key], ours[key]) for key in values}
 
 
 def _refuse_unknown(path: Path, unknown: set[str], known: Any, prefix: str) -> None:
@@ -234,7 +232,7 @@ def _refuse_unknown(path: Path, unknown: set[str], known: Any, prefix: str) -> N
 
 
 def _options(command: click.Command) -> dict[str, click.Option]:
-    """Give a command's options by their long names, without dashes."""
+    """Return the options of a command by their long names, without dashes."""
     return {
         max(param.opts, key=len).removeprefix("--"): param
         for param in command.params
@@ -243,7 +241,7 @@ def _options(command: click.Command) -> dict[str, click.Option]:
 
 
 def _as_typed(path: Path, key: str, value: Any, option: click.Option) -> Any:
-    """Give a value as it would be typed, so that the option's own type reads and checks it."""
+    """Write a value as it would be typed, so that the type of the option parses and checks it."""
     if option.is_flag:
         if not isinstance(value, bool):
             raise click.UsageError(f"{path}: field '{key}': expected true or false, got {value!r}")
@@ -260,7 +258,7 @@ def _text(value: Any) -> str:
 
 
 def typed_again(*but: str) -> str:
-    """Repeat the options that the command line names, but for some, for a command that follows."""
+    """Repeat the options that were typed, except some, for a command to run next."""
     ctx = click.get_current_context()
     typed, words = ctx.meta[_TYPED], []
     for option in _options(ctx.command).values():
@@ -277,7 +275,7 @@ def typed_again(*but: str) -> str:
 
 
 def effective_config(ctx: click.Context) -> str:
-    """Give every option of a command that has a value, as the table of a configuration file."""
+    """Write the options of a command that have a value as a table of a configuration file."""
     lines = [f"[{ctx.info_name}]\n"]
     for key, option in _options(ctx.command).items():
         value, source = option.consume_value(ctx, ctx.meta[_TYPED])
@@ -285,7 +283,7 @@ def effective_config(ctx: click.Context) -> str:
         if option.hidden or value == () or not plain:
             continue
         if option.is_flag:
-            value = option.type_cast_value(ctx, value)  # a variable says 0 or 1
+            value = option.type_cast_value(ctx, value)  # an environment variable says 0 or 1
             if source == ParameterSource.DEFAULT and not value:
                 continue
         lines.append(f"{key} = {_toml(value)}\n")

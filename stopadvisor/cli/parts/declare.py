@@ -1,8 +1,4 @@
-"""How commands declare options, and those that several commands share.
-
-An option is declared once, with the section of the help in which it stands; `pop_settings` makes a
-frozen value of what click parsed.  This module knows no command.
-"""
+"""Declaring options, options that many commands share, and printing a command's result."""
 
 from __future__ import annotations
 
@@ -27,20 +23,16 @@ __all__ = [
 ]  # fmt: skip
 
 Decorator = Callable[[Any], Any]
-"""What adds an option to a command's function."""
+"""Adds an option to the function of a command."""
 _Value = TypeVar("_Value")
 
 PATH = click.Path(path_type=Path)
 COUNT = click.IntRange(min=1)
 SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
-"""Types that many options have."""
-
-
-# --- Declaring and taking -------------------------------------------------------------------------
 
 
 class SectionOption(click.Option):
-    """An option that names the section of a long help in which it stands."""
+    """An option with its section of `--help-all`."""
 
     def __init__(self, *args: Any, section: str, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -48,12 +40,12 @@ class SectionOption(click.Option):
 
 
 def option(section: str) -> Callable[..., Decorator]:
-    """`click.option` for the options of a section."""
+    """Return `click.option` for options of a section."""
     return partial(click.option, cls=SectionOption, section=section)
 
 
 def declare(*options: Decorator) -> Decorator:
-    """Add several options, in this order."""
+    """Combine several options, in this order."""
 
     def add(function: Any) -> Any:
         for one in reversed(options):
@@ -70,23 +62,20 @@ def pop_settings(kind: type[_Value], params: dict[str, Any], **more: Any) -> _Va
 
 
 class Parsed(click.ParamType[Any]):
-    """A type from a function that raises ValueError with what it expected."""
+    """A parameter type; `parse` raises ValueError with what it expected."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name = name
         self._parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Parse a text; a default that is parsed already stays."""
+        """Parse a text; defaults may be parsed already."""
         if not isinstance(value, str):
             return value
         try:
             return self._parse(value)
         except ValueError as error:
             self.fail(f"{error}, got {value!r}", param, ctx)
-
-
-# --- What every command prints --------------------------------------------------------------------
 
 
 def _grader(text: str) -> str:
@@ -97,7 +86,7 @@ def _grader(text: str) -> str:
 
 
 def grader_option(declared: Callable[..., Decorator]) -> Decorator:
-    """`--grader`, declared by `click.option` or the option of a section."""
+    """Declare `--grader` by `click.option`, or by the option of a section."""
     return declared(
         "--grader",
         type=Parsed("MODULE:FUNCTION|gold", _grader),
@@ -128,19 +117,19 @@ SIGNATURE = click.option(
 
 
 def is_given(name: str) -> bool:
-    """Whether the command line itself names an option; neither default nor environment does."""
+    """Whether an option was typed on the command line."""
     source = click.get_current_context().get_parameter_source(name)
     return source == click.core.ParameterSource.COMMANDLINE
 
 
 def is_open(name: str) -> bool:
-    """Whether nobody set an option: its default stands."""
+    """Whether an option has its default."""
     source = click.get_current_context().get_parameter_source(name)
     return source == click.core.ParameterSource.DEFAULT
 
 
 def show(result: DataclassInstance, sheet: Sheet, *, json: bool) -> None:
-    """Print a result on standard output: as JSON, or its sheet."""
+    """Print a result on standard output, as JSON or as its sheet."""
     # Loaded here, so that `--help` does not pay for them.
     from stopadvisor.ground.results import to_json
     from stopadvisor.report.screen import draw

@@ -1,4 +1,4 @@
-"""Options that say which model is run, here or at a server, and how it is loaded."""
+"""Options of the model: which one, here or at a server, and how it is loaded."""
 
 from __future__ import annotations
 
@@ -18,22 +18,19 @@ __all__ = [
     "model_name", "model_options",
 ]  # fmt: skip
 
-_OF_SERVER = (
-    "base_url", "tokenizer", "api_key_env", "request_timeout", "patience"
-)  # fmt: skip
-_OF_LOCAL = {"device": "auto", "dtype": "auto"}
-"""Options that mean nothing to a server, with their defaults."""
+_OF_SERVER = ("base_url", "tokenizer", "api_key_env", "request_timeout", "patience")
+_OF_LOCAL = ("device", "dtype")
 
 
 def check_engine_options(params: Mapping[str, Any]) -> None:
-    """Refuse a server without its address, and options of the engine that is not used."""
+    """Refuse a server without an address, and options of the other engine."""
     engine = params["engine"]
     if engine == "openai" and not params["base_url"]:
         raise click.UsageError("--engine openai needs --base-url, such as http://host:8000/v1")
-    usual = {f.name: f.default for f in fields(EngineSettings) if f.name in _OF_SERVER}
-    other, foreign = ("hf", _OF_LOCAL) if engine == "openai" else ("openai", usual)
-    for name, default in foreign.items():
-        if params.get(name, default) != default:
+    other, foreign = ("hf", _OF_LOCAL) if engine == "openai" else ("openai", _OF_SERVER)
+    defaults = {f.name: f.default for f in fields(EngineSettings)}
+    for name in foreign:
+        if params.get(name, defaults[name]) != defaults[name]:
             raise click.UsageError(
                 f"--{name.replace('_', '-')} belongs to --engine {other}, got --engine {engine}"
             )
@@ -129,7 +126,7 @@ SERVER = (
 
 
 def model_name(default: str | None, show_default: str | bool = True) -> Decorator:
-    """`--model`."""
+    """Declare `--model`."""
     return _model(
         "--model",
         default=default,
@@ -141,5 +138,5 @@ def model_name(default: str | None, show_default: str | bool = True) -> Decorato
 
 
 def model_options(default: str | None, show_default: str | bool = True) -> Callable[[Any], Any]:
-    """Add `--model`, and where and how it runs if it is loaded here."""
+    """Declare `--model` and the options of a model that is loaded here."""
     return declare(model_name(default, show_default), *_LOCAL)

@@ -1,7 +1,4 @@
-"""The options of probing, which `probe`, `preflight` and `assess` share.
-
-They become `ProbeSettings`, which say what to ask, and `EngineSettings`, which say whom.
-"""
+"""The options of probing, shared by `probe`, `preflight` and `assess`."""
 
 from __future__ import annotations
 
@@ -38,8 +35,8 @@ def take_probing(
 ) -> ProbeSettings:
     """Check the options of probing and take its settings out of click's parameters.
 
-    With `like_policy` the schedule is not checked: a policy's trigger may be what no option says.
-    A `ladder` names its servers itself.
+    With `like_policy` the schedule is not checked, because no option expresses every trigger of a
+    policy.  A `ladder` names its own servers.
     """
     if not ladder:
         check_engine_options(params)
@@ -63,7 +60,7 @@ def take_probing(
 
 
 def _check_schedule(params: Mapping[str, Any]) -> None:
-    """Refuse what the schedule does not use."""
+    """Refuse options that the schedule does not use."""
     schedule, budgets, every = params["schedule"], params["budgets"], params["every"]
     if schedule == "auto" and budgets:
         schedule = "grid"
@@ -81,7 +78,7 @@ def _check_schedule(params: Mapping[str, Any]) -> None:
 
 
 def _auto(name: str, parse: Callable[[str], Any]) -> Parsed:
-    """A type of values that `auto` leaves open."""
+    """A type with the extra value `auto`, read as None."""
     return Parsed(f"auto|{name}", lambda text: None if text == "auto" else parse(text))
 
 
@@ -110,7 +107,7 @@ def _count(text: str) -> int:
 
 
 def _cue(text: str) -> str:
-    if text == "all":  # compared all of them in 0.1.0
+    if text == "all":  # compared all cues in release 0.1
         raise ValueError(f"expected one cue: a text, {', '.join(CUES)}, or open; try each")
     if text == OPEN.removesuffix(":"):
         return OPEN + DEFAULT_CUE
@@ -266,7 +263,7 @@ _PROBE = (
 
 
 def probe_options(function: Callable[..., Any]) -> Any:
-    """Add all of them, and those of every command's output."""
+    """Declare all options of probing, of the model and of output."""
     return model_options(DEFAULT_MODEL)(declare(*_PROBE, *SERVER, *OUTPUT)(function))
 
 
@@ -277,7 +274,7 @@ _OF_TRACES = (
     *("budgets", "every", "markers", "max_think", "cap", "answer_cap", "cue", "on_stop", "entropy"),
     *("temperature", "samples", "traces", "chat_template_kwargs", "regrade"),
 )
-"""Options that whole replies of several models have no use for, or that stand in ladder.toml."""
+"""Options without a meaning for whole replies of several models, or that ladder.toml sets."""
 
 RECORDED_LADDER = option("Probing")(
     "--ladder",
@@ -288,9 +285,9 @@ RECORDED_LADDER = option("Probing")(
 
 
 def check_recording() -> None:
-    """Refuse options of probing where whole replies are asked for."""
-    if strange := [name for name in _OF_TRACES if is_given(name)]:
-        names = ", ".join("--" + name.replace("_", "-") for name in strange)
+    """Refuse options of probing next to `--ladder`."""
+    if given := [name for name in _OF_TRACES if is_given(name)]:
+        names = ", ".join("--" + name.replace("_", "-") for name in given)
         raise click.UsageError(
             f"--ladder asks for whole replies, as its file says: leave out {names}"
         )

@@ -1,8 +1,4 @@
-"""The options that say what is to be certified and how costs are counted.
-
-Declared once for all commands: `assess` shows its defaults in the help, `calibrate` and `verify`
-where they take over what is not given.
-"""
+"""Options of what is certified and how costs are counted, declared once for all commands."""
 
 from __future__ import annotations
 
@@ -42,54 +38,54 @@ __all__ = [
 
 
 def overrides(params: dict[str, Any]) -> SettingsOverrides:
-    """Take what was asked for out of click's parameters; the first loss is the main one."""
+    """Take the settings out of click's parameters; the first loss is the main one."""
     limits, names = params.pop("alpha"), params.pop("loss", ())
     also: tuple[Guarantee, ...] | None = None
     if isinstance(limits, tuple):
-        of_all = {limit.loss: limit for limit in limits if limit.category is None}
-        names = names or tuple(of_all)
-        if set(names) != set(of_all):
+        overall = {limit.loss: limit for limit in limits if limit.category is None}
+        names = names or tuple(overall)
+        if set(names) != set(overall):
             raise click.UsageError(
-                f"--alpha limits {', '.join(of_all)}, and --loss names {', '.join(names)}: name "
+                f"--alpha limits {', '.join(overall)}, and --loss names {', '.join(names)}: name "
                 "the same losses in both"
             )
         within = (limit for limit in limits if limit.category is not None)
-        first, *others = [*(of_all[name] for name in names), *within]
+        first, *others = [*(overall[name] for name in names), *within]
         alpha, also = first.alpha, tuple(others)
     else:
         if len(names) > 1:
-            each = ",".join(f"{name}=0.05" for name in names)
-            raise click.UsageError(f"several losses take a limit each: --alpha {each}")
-        alpha, also = limits, () if names else None  # who names a loss names all limits
-    if is_open("families"):  # a ladder has others than those shown
+            example = ",".join(f"{name}=0.05" for name in names)
+            raise click.UsageError(f"several losses take a limit each: --alpha {example}")
+        alpha, also = limits, () if names else None  # with --loss no other limit is taken over
+    if is_open("families"):  # the default of a ladder differs from the one shown
         params["families"] = None
     loss = names[0] if names else None
-    found = pop_settings(SettingsOverrides, params, alpha=alpha, loss=loss, also=also)
-    found.settings()  # values out of their range are refused here, before any work
-    return found
+    result = pop_settings(SettingsOverrides, params, alpha=alpha, loss=loss, also=also)
+    result.settings()  # refuse values out of range before any work
+    return result
 
 
 def _limits(text: str) -> float | tuple[Guarantee, ...]:
-    """One limit, or one for each loss and category."""
+    """Parse one limit, or one for each loss and category."""
     if "=" not in text:
         return _limit(text)
     limits = []
     for part in map(str.strip, _NEXT_LIMIT.split(text)):
-        whom, limited = None, part
+        category, limited = None, part
         if part.startswith("category="):
-            whom, _, limited = part.removeprefix("category=").rpartition(":")
-            if not whom:
+            category, _, limited = part.removeprefix("category=").rpartition(":")
+            if not category:
                 raise ValueError(
                     "expected category=NAME:LOSS=LIMIT such as category=algebra:lost=0.08"
                 )
         name, _, limit = limited.partition("=")
         if name not in LOSSES or not limit:
             raise ValueError(f"expected LOSS=LIMIT with one of {', '.join(LOSSES)}")
-        limits.append(Guarantee(LOSSES[name].name, _limit(limit), whom))
-    of_all = [limit.loss for limit in limits if limit.category is None]
-    if twice := [name for name in of_all if of_all.count(name) > 1]:
+        limits.append(Guarantee(LOSSES[name].name, _limit(limit), category))
+    overall = [limit.loss for limit in limits if limit.category is None]
+    if twice := [name for name in overall if overall.count(name) > 1]:
         raise ValueError(f"expected one limit for {twice[0]}")
-    if not of_all:
+    if not overall:
         raise ValueError("expected a limit for all questions too, such as lost=0.05")
     return tuple(limits)
 
@@ -102,7 +98,7 @@ def _limit(text: str) -> float:
 
 
 def _price(text: str) -> Weights:
-    """Prices as named, or out of the serving profile that is named."""
+    """Parse three prices, or read a serving profile."""
     try:
         if text.endswith(".json"):
             return read_serving_profile(Path(text)).weights
@@ -118,7 +114,7 @@ def _price(text: str) -> Weights:
 
 
 class _Stack(click.Choice[str]):
-    """A serving stack; one that had another name is answered with the new one."""
+    """A serving stack; the old name of one is refused with the new name."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "overlap":
@@ -130,14 +126,14 @@ _NEXT_LIMIT = re.compile(rf",(?=\s*(?:{'|'.join((*LOSSES, 'category'))})=)")
 _FAMILIES = Parsed(
     "name,name,...", lambda text: tuple(dict.fromkeys(map(str.strip, text.split(","))))
 )
-_OWN = Settings()
+_DEFAULTS = Settings()
 _OPTIONS: dict[str, tuple[str, Any, Any, str]] = {
     "alpha": (
-        "Certificate", Parsed("limit|loss=limit,...", _limits), _OWN.alpha,
+        "Certificate", Parsed("limit|loss=limit,...", _limits), _DEFAULTS.alpha,
         "Largest share of questions that may lose a right answer, or "
         "lost=0.05,drop=0.02,category=NAME:lost=0.08.",
     ),
-    "delta": ("Certificate", float, _OWN.delta, "Probability that the certificate is wrong."),
+    "delta": ("Certificate", float, _DEFAULTS.delta, "Probability that the certificate is wrong."),
     "serving": (
         "Serving costs", _Stack(REGIMES), None,
         "Your serving stack: what a probe costs.",
@@ -148,18 +144,18 @@ _OPTIONS: dict[str, tuple[str, Any, Any, str]] = {
         f"(seconds). Else assess takes {SERVING_PROFILE} in the model's folder, or computes them.",
     ),
     "on-give-up": (
-        "Certificate", click.Choice(get_args(OnGiveUp)), _OWN.on_give_up,
+        "Certificate", click.Choice(get_args(OnGiveUp)), _DEFAULTS.on_give_up,
         "Of a ladder: where all cheap rungs seem to be wrong, ask the reference at once, or serve "
         "the cheap reply, marked as such.",
     ),
     "families": (
-        "Certificate", _FAMILIES, ",".join(_OWN.families),
+        "Certificate", _FAMILIES, ",".join(_DEFAULTS.families),
         "Rules to compare.",
     ),
 }  # fmt: skip
-"""By name: section of the help, type, default, and help."""
+"""By name: section, type, default and help."""
 _SHOWN = {"serving": "vllm"}
-"""Defaults that follow from the run."""
+"""Shown for defaults that depend on the run."""
 
 GUARANTEES = declare(
     option("Certificate")(
@@ -171,7 +167,7 @@ GUARANTEES = declare(
         "drop of accuracy.  [repeatable]",
     )
 )
-"""What is promised, for commands that certify."""
+"""Option of the promised losses, for commands that certify."""
 
 DESPITE = option("Certificate")(
     "--despite",
@@ -185,7 +181,7 @@ ALPHA = click.option(
     "--alpha", type=SHARE, show_default="as the run was assessed", help="Risk to certify."
 )
 DELTA = click.option("--delta", type=SHARE, default=DEFAULT_DELTA, help="One minus the confidence.")
-"""For commands that take no assessment."""
+"""For commands that read no assessment."""
 
 
 def setting_options(
@@ -194,24 +190,24 @@ def setting_options(
     otherwise: str | None = None,
     asked: Sequence[str] = (),
 ) -> Decorator:
-    """Add the options of `SettingsOverrides`, or some of them.
+    """Declare the options of `SettingsOverrides`, or some of them.
 
     Parameters
     ----------
     names : sequence of str
-        Of the options, without their dashes.
+        The options, without dashes.
     otherwise : str, optional
-        Where values come from that are not given, for the help; None for defaults of their own.
+        Shown as the default where the command takes missing values from elsewhere.
     asked : sequence of str
-        Those without any default: the command asks for them, or does without.
+        Options without a default.
     """
-    found = []
+    declared = []
     for name in names:
         section, kind, default, text = _OPTIONS[name]
         shown: bool | str | None = name not in asked
         if shown:
             shown = otherwise or _SHOWN.get(name, True)
-        found.append(
+        declared.append(
             option(section)(
                 f"--{name}",
                 *(["weights"] if name == "price" else []),
@@ -221,14 +217,14 @@ def setting_options(
                 help=text,
             )
         )
-    return declare(*found)
+    return declare(*declared)
 
 
 # --- Computed prices ------------------------------------------------------------------------------
 
 
 def _model_config(text: str) -> str:
-    """Refuse what no price can be computed from before anything is probed for it."""
+    """Refuse a config that gives no price, before anything is probed."""
     try:
         if text not in PRESETS:
             model_shape(read_config(Path(text)))
@@ -267,11 +263,11 @@ PRICING = declare(
         help="config.json of the model, or the size of a dense one, for computed prices.",
     ),
 )
-"""Each of them asks for computed prices, where a profile would be taken."""
+"""Each of them asks for computed prices even if there is a serving profile."""
 
 
 def price_request(params: dict[str, Any]) -> PriceRequest | None:
-    """Take them out of click's parameters; None where none is given."""
+    """Take the options of `PRICING` out of click's parameters; None if none was given."""
     names = ("gpu", "in_flight", "tensor_parallel", "model_config")
     given = {name: params.pop(name) for name in names}
     given = {name: value for name, value in given.items() if value is not None}
