@@ -165,7 +165,7 @@ def take(plan: PlannedLook) -> TakenLook:
             delta=plan.delta,
             planned=plan.planned,
             lines=lines,
-            others=others,
+            neighbours=others,
         )
     remarks = list(others.remarks)
     remarks += [

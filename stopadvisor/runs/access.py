@@ -1,10 +1,9 @@
-"""Which outcomes of a source may be opened, and what a look at them may claim.
+"""Which outcomes may be opened, and what a look at them may still claim.
 
-Outcomes of calibration questions stay closed until the log holds a look at them; until then a study
-sees fit questions alone.  Every look at the same questions spends error probability, and none may
-depend on figures that an earlier one showed.  Of several policies held against the same questions
-the best one may be best by luck, so each is entered in the log too.  Knows no study, no rule and no
-bound.
+Outcomes of calibration questions stay closed until the log holds a look at them.  Every look at the
+same questions spends error probability, and its settings must not depend on figures that an earlier
+look showed.  Policies checked on the same questions are recorded too: the best of several may be
+best by luck.
 """
 
 from __future__ import annotations
@@ -53,31 +52,30 @@ __all__ = [
 
 
 def closed_questions(source: Source) -> set[str]:
-    """Keys of the calibration questions whose outcomes nobody has seen; none of an archive.
-
-    A look that failed, and showed nothing else, opens none.
-    """
+    """Keys of calibration questions whose outcomes are closed; an archive is published open."""
     return set() if source.is_archive else unshown_questions(source)
 
 
 def unshown_questions(source: Source) -> set[str]:
-    """Keys of the calibration questions whose outcomes no recorded look has shown."""
+    """Keys of calibration questions whose outcomes no recorded look has shown.
+
+    A failed look shows nothing but its failure, so its questions stay closed.
+    """
     log = read_log(source.folder)
     shown = log.shown.union(*(look.questions for look in log.looks if look.opened))
     return {key for key in source.part("calibration").keys if digest_of(key) not in shown}
 
 
 def hand_out(sealed: SealedQuestions, look: Look) -> CalibrationQuestions:
-    """The questions of a look with their outcomes.
+    """Open the outcomes of questions that a look covers.
 
     Raises
     ------
     CalibrationError
-        The look is not about some of them.
+        The look does not cover some of them.
     """
-    opened = set(look.questions)
-    closed = [key for key in sealed.keys if digest_of(key) not in opened]
-    if closed:
+    covered = set(look.questions)
+    if closed := [key for key in sealed.keys if digest_of(key) not in covered]:
         raise CalibrationError(
             f"look {look.number} is not about {len(closed)} of these questions, e.g. "
             f"{min(closed)!r}: their outcomes stay closed"
@@ -86,12 +84,12 @@ def hand_out(sealed: SealedQuestions, look: Look) -> CalibrationQuestions:
 
 
 def unsealed_rows(source: Source, rows: NDArray[Any]) -> OpenQuestions:
-    """Some questions with their outcomes, once every calibration question among them was looked at.
+    """Open the outcomes of some rows.
 
     Raises
     ------
     CalibrationError
-        Some of these calibration questions are still closed.
+        Some of them are calibration questions that are still closed.
     """
     table = source.table.take(rows)
     if closed_questions(source) & set(table.keys):
@@ -103,12 +101,12 @@ def unsealed_rows(source: Source, rows: NDArray[Any]) -> OpenQuestions:
 
 
 def open_all(source: Source) -> OpenQuestions:
-    """All questions with their outcomes; raises as `unsealed_rows`."""
+    """Open the outcomes of all questions; raises as `unsealed_rows`."""
     return unsealed_rows(source, np.arange(source.table.n_questions))
 
 
 def open_test(source: Source) -> GradedTable:
-    """Test questions with their outcomes, to measure a rule that was settled without them."""
+    """Open the test questions, to measure a rule that was chosen without them."""
     test = source.part("test")
     return GradedTable.of(test, test.unseal().outcomes)
 
@@ -118,28 +116,28 @@ def open_test(source: Source) -> GradedTable:
 
 @dataclass(frozen=True)
 class NeighbourLooks:
-    """What is on record in the folders next to a run."""
+    """Looks recorded in the folders next to a run."""
 
     same: Mapping[str, tuple[Look, ...]] = field(default_factory=dict)
-    """By folder: looks at the same probes, which count as this run's."""
+    """By folder: looks at the same probes, which count as this run's own."""
     elsewhere: int = 0
-    """Looks at the same questions as other models or other probes answered them."""
+    """Number of looks at the same questions with other probes, or answered by another model."""
     remarks: tuple[str, ...] = ()
-    """Logs that cannot be read."""
+    """One for each log that cannot be read and does not matter here."""
 
 
 def neighbour_looks(
     folder: Path, questions: Collection[str], lines: Collection[str]
 ) -> NeighbourLooks:
-    """Looks at these questions that are on record in the folders next to a run.
+    """Find looks at these questions in the folders next to a run.
 
-    `folder` is the run, or the results folder of an archive; `questions` and `lines` are digests,
-    of the questions and of their lines of probes.
+    `folder` is a run, or the results folder of an archive; `questions` and `lines` are the digests
+    of the questions and of their lines in ``probes.jsonl``.
 
     Raises
     ------
     ProbeError
-        A log next to the run cannot be trusted, and its run holds the same probes.
+        The log of a neighbour with the same probes cannot be trusted.
     """
     same: dict[str, tuple[Look, ...]] = {}
     elsewhere, remarks, here = 0, [], folder.resolve()
@@ -156,7 +154,7 @@ def neighbour_looks(
         at_same = [look for look in looks if not set(look.lines).isdisjoint(lines)]
         if at_same:
             same[other.name] = tuple(at_same)
-        # Archives name their questions by row, which says nothing about another archive.
+        # Archives name questions by row number, which means nothing in another archive.
         if not any((place / ARCHIVE).exists() for place in (folder, other)):
             elsewhere += len(looks) - len(at_same)
     return NeighbourLooks(same, elsewhere, tuple(remarks))
@@ -167,10 +165,10 @@ def _holds(folder: Path, questions: Collection[str], lines: Collection[str]) -> 
     try:
         archive = parse_json((folder / ARCHIVE).read_bytes())["sha256"]
     except (OSError, ValueError, KeyError, TypeError):
-        found: Iterable[str] = RunDirectory(folder, {}).line_digests()
+        its_lines: Iterable[str] = RunDirectory(folder, {}).line_digests()
     else:
-        found = (archived_line(archive, question) for question in questions)
-    return not set(lines).isdisjoint(found)
+        its_lines = (archived_line(archive, question) for question in questions)
+    return not set(lines).isdisjoint(its_lines)
 
 
 def take_look(
@@ -181,19 +179,24 @@ def take_look(
     delta: float,
     planned: int | None = None,
     lines: Collection[str] = (),
-    others: NeighbourLooks | None = None,
+    neighbours: NeighbourLooks | None = None,
 ) -> Look:
-    """Record a look and return what it may claim.
+    """Record a look, and return it with what it may claim.
 
-    The same request on the same questions is the same look: its outcome is known already.  The
-    union bound over looks is sound where no request depends on calibration figures.  So a look for
-    a certificate comes after failures alone, of which nothing was shown; or with settings that
-    stood, or were tested, before any figure was shown.
+    The same request on the same questions is the same look: its result is known already.  The union
+    bound over looks is sound as long as no request depends on calibration figures.  So a look for a
+    certificate may follow only failures, of which nothing was shown, unless its settings stood, or
+    were tested, before any figure was shown.
 
-    `questions` and `lines` are digests of what it will open.  `asked` is everything that may change
-    the outcome, as JSON values; ``standing`` in it are the settings with which a certificate may
-    still follow a look that shows outcomes.  `planned` looks share delta, and are declared with the
-    first.
+    Parameters
+    ----------
+    questions, lines : collection of str
+        Digests of the questions it opens, and of their lines in ``probes.jsonl``.
+    asked : mapping
+        Everything that may change the result, as JSON values.  Its ``standing`` are the settings
+        with which a certificate may still follow a look that shows outcomes.
+    planned : int, optional
+        Number of looks that share `delta`; must be declared with the first.
 
     Raises
     ------
@@ -203,22 +206,22 @@ def take_look(
     ProbeError
         As `read_log`.
     """
-    log, others = read_log(folder), others or NeighbourLooks()
+    log, neighbours = read_log(folder), neighbours or NeighbourLooks()
     keys, asked = tuple(sorted(set(questions))), as_recorded(asked)
     own = log.at(keys)
-    tried = [_what(look) for look in own]
-    next_door = {  # looks of a copy are the same ones
-        name: [look for look in theirs if _what(look) not in tried]
-        for name, theirs in others.same.items()
+    tried = [_request(look) for look in own]
+    next_door = {  # a copied log repeats looks of this run
+        name: [look for look in looks if _request(look) not in tried]
+        for name, looks in neighbours.same.items()
     }
-    earlier = [*own, *(look for theirs in next_door.values() for look in theirs)]
+    earlier = [*own, *(look for looks in next_door.values() for look in looks)]
     for look in earlier:
-        if _what(look) == (keys, asked, delta) and planned in (None, look.planned):
+        if _request(look) == (keys, asked, delta) and planned in (None, look.planned):
             return look if look in own else write_look(folder, look)
     certifies = "standing" not in asked
-    if certifies and (spoilt := log.shown & set(keys)):
+    if certifies and (shown := log.shown & set(keys)):
         raise CalibrationError(
-            f"{len(spoilt)} of these questions served as fit questions, which shows their "
+            f"{len(shown)} of these questions served as fit questions, which shows their "
             "outcomes: they can certify nothing; say --fresh"
         )
     if planned is None and earlier:
@@ -240,8 +243,8 @@ def take_look(
         )
     if certifies:
         _check_unseen(own, asked)
-        for name, theirs in next_door.items():
-            _check_unseen(theirs, asked, f" in {name}, which holds the same probes")
+        for name, looks in next_door.items():
+            _check_unseen(looks, asked, f" in {name}, which holds the same probes")
     before = () if planned is not None else tuple(look.delta for look in earlier)
     if delta + sum(before) >= 1:
         raise CalibrationError(
@@ -249,21 +252,21 @@ def take_look(
             "on the new ones with --fresh"
         )
     opens = tuple(sorted(set(lines)))
-    elsewhere = others.elsewhere + len(log.looks) - len(own)
+    elsewhere = neighbours.elsewhere + len(log.looks) - len(own)
     look = Look(number, planned, delta, before, asked, keys, opens, timestamp(), elsewhere)
     return write_look(folder, look)
 
 
-def _what(look: Look) -> tuple[Any, ...]:
-    """What makes a look the same one, wherever it is recorded."""
+def _request(look: Look) -> tuple[Any, ...]:
+    """What identifies a look, in whichever log it stands."""
     return look.questions, dict(look.asked), look.delta
 
 
 def _check_unseen(earlier: Sequence[Look], asked: Mapping[str, Any], where: str = "") -> None:
-    """Refuse settings that may have been chosen by figures of these calibration questions."""
+    """Refuse settings that may have been chosen after seeing figures of these questions."""
     for place, look in enumerate(earlier):
-        known = earlier[: place + 1]
-        if look.opened and not any(_allows(past, asked, own=not where) for past in known):
+        until_then = earlier[: place + 1]
+        if look.opened and not any(_allows(past, asked, own=not where) for past in until_then):
             names = [look.asked[name] for name in ("protocol", "study") if name in look.asked]
             showed = f"showed their outcomes ({', '.join(map(str, names))})"
             raise CalibrationError(
@@ -275,16 +278,16 @@ def _check_unseen(earlier: Sequence[Look], asked: Mapping[str, Any], where: str 
 
 
 def _allows(look: Look, asked: Mapping[str, Any], *, own: bool) -> bool:
-    """Whether a look of this run had these settings, or left them standing.
+    """Whether a look tested these settings, or left them standing.
 
-    Next door the split may be another, which nobody settled beforehand.
+    Only a look of the run's `own` counts as a test: a neighbour may have another split.
     """
     had = {key: value for key, value in look.asked.items() if key != "data"}
     if "asking" in asked and had.get("loss") == "differs":
-        # Lost answers are among those that differ: whoever certified these may label for those.
+        # Lost answers are among those that differ: after a certificate on these, lost may follow.
         del had["loss"]
     settled = had.pop("standing", had if own else None)
-    # Which labels count is settled before any figure of these questions is shown.
+    # How many labels count must be settled before any figure of these questions is shown.
     return (
         settled is not None
         and settled.get("sampled_labels") == asked.get("sampled_labels")
@@ -292,29 +295,29 @@ def _allows(look: Look, asked: Mapping[str, Any], *, own: bool) -> bool:
     )
 
 
-# --- Policies that are held against questions -----------------------------------------------------
+# --- Policies checked on a run's questions --------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class PolicyCheck:
-    """One policy that was held against a run's questions."""
+    """One policy checked on a run's questions."""
 
     number: int
     """Policies checked on any of these questions so far, this one included."""
     planned: int | None
-    """Policies declared beforehand, which share the error probability of each; None: undeclared."""
+    """Number of policies declared beforehand, which share delta; None if none was declared."""
     spent: float
-    """Error probability of all verdicts so far together, each limit by itself."""
+    """Probability that any verdict so far is wrong, for each limit separately."""
 
     def share_of(self, delta: float) -> float:
-        """Return the error probability of each limit of this verdict, out of the policy's."""
+        """Error probability of each limit of this verdict, given the policy's delta."""
         return delta / (self.planned or 1)
 
 
 def record_check(
     folder: Path, policy: str, questions: Iterable[str], *, delta: float, planned: int | None
 ) -> PolicyCheck:
-    """Record that a policy is held against questions, before an outcome is read.
+    """Record that a policy is checked on questions, before an outcome is read.
 
     The same policy on the same questions is the same check.
 

@@ -1,8 +1,4 @@
-"""Published archives: the paper's own ``raw.npz`` as a probe table.
-
-Knows the layout that the paper's scripts write, and the arrays `ids` and `closed_by_itself` that
-may be added to it; knows no run directory.
-"""
+"""Read a published archive, ``raw.npz`` as the paper's scripts write it, into a probe table."""
 
 from __future__ import annotations
 
@@ -25,27 +21,26 @@ from stopadvisor.workload.questions import name_key
 __all__ = ["names_questions", "read_answers", "read_archive"]
 
 _IDS = "ids"
-"""Name of the array, (N,), that names the questions, so that several archives can be compared."""
+"""Optional array (N,) of names of the questions, so that several archives can be compared."""
 _CLOSED = "closed_by_itself"
-"""Name of the array, (N, m), that says whether the model closed its thinking after the answer."""
+"""Optional array (N, m): whether the model closed its thinking right after the answer."""
 _ROW = "row-"
-"""Prefix of the key of a question that has a row number for a name."""
+"""Prefix of the keys of questions that are named by row number."""
 _ARCHIVE_ARRAYS = ("budgets", "think_lens", "conf_lp", "conf_ent", "mkr", "ans")
 
 
 def read_archive(path: Path) -> OpenQuestions:
     """Read a ``raw.npz`` in the layout of the paper's own scripts.
 
-    Such archives hold no natural answers, so the full reference is the last checkpoint.  Without
-    `correct`, an answer counts as right if it agrees with the last one.  Lengths of probes are not
-    logged: each counts ``ans_tokens`` of the ``meta.json`` next to the archive, else the paper's
-    cap.
+    Archives hold no natural answers, so full thinking is the last checkpoint.  Without the array
+    `correct`, an answer is right if it equals the last one.  Lengths of probes are not recorded:
+    each counts as ``ans_tokens`` of the ``meta.json`` next to the archive, else as the paper's cap.
 
     Raises
     ------
     ProbeError
-        The file is no such archive, an array is missing, mis-shaped or not finite, or two
-        questions have the same id.
+        The file is not such an archive; an array is missing, has the wrong shape or values that
+        are not finite; or two questions have the same id.
     """
     arrays = _arrays(path)
     labelled = "correct" in arrays
@@ -75,7 +70,7 @@ def read_archive(path: Path) -> OpenQuestions:
         codes=codes,
         logprob=arrays["conf_lp"].astype(np.float64),
         entropy=arrays["conf_ent"].astype(np.float64),
-        # The scripts stored the density; the table holds the count, as a probe does.
+        # The scripts stored markers per token; the table holds counts, as a probe does.
         markers=arrays["mkr"].astype(np.float64) * np.minimum(trace_tokens[:, None], budgets),
         probe_tokens=np.full((n, m), _answer_tokens(path), dtype=np.float64),
         trace=trace_tokens,
@@ -108,7 +103,7 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _check_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> tuple[int, int]:
-    """Numbers of questions and checkpoints of an archive whose arrays fit together."""
+    """Check that all arrays fit together; returns (n_questions, n_checkpoints)."""
     for name in _ARCHIVE_ARRAYS:
         if name not in arrays:
             raise ProbeError(f"{path}: array {name!r} is missing, found {sorted(arrays)}")
@@ -132,7 +127,7 @@ def _check_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> tuple[int, 
 
 
 def _ids(path: Path, arrays: Mapping[str, NDArray[Any]], n: int) -> tuple[str, ...] | None:
-    """Names of the questions; None where the archive has none."""
+    """Names of the questions; None if the archive has none."""
     ids = arrays.get(_IDS)
     if ids is None:
         return None
@@ -156,12 +151,12 @@ def _ids(path: Path, arrays: Mapping[str, NDArray[Any]], n: int) -> tuple[str, .
 
 
 def names_questions(keys: Iterable[str]) -> bool:
-    """Whether keys name questions beyond one archive: none is a row number."""
+    """Whether keys identify questions beyond one archive: none is a row number."""
     return not any(key.startswith(_ROW) for key in keys)
 
 
 def read_answers(path: Path) -> list[list[str]]:
-    """Texts of the forced answers, a list for each question; `read_archive` checked the file."""
+    """Forced answers as text, a list for each question, from a file that `read_archive` checked."""
     texts: list[list[str]] = _arrays(path)["ans"].astype(str).tolist()
     return texts
 

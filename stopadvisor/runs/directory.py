@@ -1,9 +1,8 @@
 """Run directories: a manifest and the graded probes that belong to it.
 
-A run is one model, one plan and one split; it may get more questions.  Probing only appends to
-``probes.jsonl``, whole batches or single questions, so that finished work survives an interrupt, a
-kill and a full disk; grading again replaces the file at once.  This module knows no engine, no
-grading and no statistics.
+A run is one model, one plan and one split; questions may be added.  Probing only appends to
+``probes.jsonl``, so that finished work survives an interrupt, a kill and a full disk; regrading
+replaces the file as a whole.
 """
 
 from __future__ import annotations
@@ -56,29 +55,29 @@ MANIFEST = "manifest.json"
 CALIBRATION = "calibration.json"
 """The calibration of the policy in use."""
 ARCHIVE = "archive.json"
-"""In the results folder of an archive: which file it is about."""
+"""In the results folder of an archive: its file and its split."""
 PROBES = "probes.jsonl"
 REPLIES = "replies.jsonl"
-"""Takes the place of `PROBES` in a run of a ladder."""
+"""Replaces `PROBES` in a ladder's run."""
 PARTIAL = "probes.partial"
-"""Takes half-written last lines of probes and thinking, as a kill leaves them; nothing reads it."""
+"""Half-written last lines that a kill left in probes and thinking; nothing reads it."""
 THINKING = "thinking.jsonl"
 """What the model thought, for people to read."""
 
 
 def digest_of(data: str | bytes) -> str:
-    """Sixteen hex digits that stand for a question's key, or for a line of probes."""
+    """Sixteen hex digits that identify a question's key, or a line of ``probes.jsonl``."""
     data = data.encode() if isinstance(data, str) else data
     return hashlib.sha256(data).hexdigest()[:16]
 
 
 def archived_line(archive_sha256: str, question: str) -> str:
-    """What stands for a question's line of probes where they come from an archive."""
+    """The digest of a question in an archive, which has no line in ``probes.jsonl``."""
     return digest_of(f"{archive_sha256} {question}")
 
 
 def line_of(record: ProbeRecord | ReplyRecord) -> bytes:
-    """A record as a line of ``probes.jsonl`` or ``replies.jsonl``, without its line feed."""
+    """A record as a line of ``probes.jsonl`` or ``replies.jsonl``, without line feed."""
     return encode(record.to_json())
 
 
@@ -94,7 +93,7 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: Path, manifest: Mapping[str, Any]) -> RunDirectory:
-        """Start a run in a folder that holds none."""
+        """Begin a run in a folder without one."""
         if (path / PROBES).exists():
             raise ProbeError(f"{path}: holds {PROBES} but no {MANIFEST}; choose another --out")
         write_json_atomically(path / MANIFEST, manifest)
@@ -107,7 +106,7 @@ class RunDirectory:
         Raises
         ------
         ProbeError
-            There is no run at `path`, or its manifest is damaged or was edited.
+            `path` holds no run, or its manifest is damaged or was edited.
         """
         file = path / MANIFEST
         try:
@@ -136,7 +135,7 @@ class RunDirectory:
 
     @classmethod
     def resume(cls, path: Path, manifest: Mapping[str, Any]) -> RunDirectory | None:
-        """Open the run at `path` for more probes; None if there is none yet.
+        """Open the run at `path` to add probes; None if there is none yet.
 
         Raises
         ------
@@ -166,7 +165,7 @@ class RunDirectory:
 
     @property
     def ladder(self) -> Ladder | None:
-        """The ladder whose replies it holds; None where it holds probes of one trace."""
+        """The ladder whose replies the run holds; None if it holds probes of one model."""
         if "ladder" not in self.manifest:
             return None
         return ladder_of({"rung": self.manifest["ladder"]}, f"{self.path / MANIFEST}")
@@ -182,7 +181,7 @@ class RunDirectory:
         self.manifest = manifest
 
     def note_versions(self, engine: Mapping[str, Any]) -> str | None:
-        """Record the versions of an engine that goes on with this run; a remark if they are new."""
+        """Record the versions of the engine that continues this run; a remark if they are new."""
         manifest = with_versions(self.manifest, engine)
         if manifest == self.manifest:
             return None
@@ -196,7 +195,7 @@ class RunDirectory:
     # --- probes.jsonl ---
 
     def torn(self) -> str | None:
-        """A remark on a half-written last line, as a kill leaves it; None if all are whole."""
+        """A remark on a half-written last line; None if all lines are whole."""
         lines, is_torn = finished_lines(self.probes_path)
         if not is_torn:
             return None
@@ -206,14 +205,12 @@ class RunDirectory:
         )
 
     def records(self) -> list[ProbeRecord]:
-        """Every finished trace, in the order of the file.
-
-        A half-written last line, as a kill leaves it, counts as not finished.
+        """Every finished trace, in the order of the file; a half-written last line is ignored.
 
         Raises
         ------
         ProbeError
-            Any other line is broken, or a trace of a question is there twice.
+            Any other line is broken, or a trace occurs twice.
         """
         records: dict[tuple[str, int], ProbeRecord] = {}
         for where, data in finished_objects(self.probes_path, "reading probes"):
@@ -233,14 +230,11 @@ class RunDirectory:
         return [ReplyRecord.from_dict(data, where) for where, data in lines]
 
     def line_digests(self) -> list[str]:
-        """Sixteen hex digits of each finished line, in the order of the file."""
+        """Digest of each finished line, in the order of the file."""
         return list(map(digest_of, finished_lines(self.probes_path)[0]))
 
     def repair(self) -> str | None:
-        """Make the file end with a whole line, before anything is appended to it.
-
-        Returns a remark on what was done; None if the file was in order.
-        """
+        """Move half-written last lines aside, before anything is appended; a remark if so."""
         set_aside_tail(self.path / THINKING, self.path / PARTIAL)
         number = len(finished_lines(self.probes_path)[0]) + 1
         if not set_aside_tail(self.probes_path, self.path / PARTIAL):
@@ -251,24 +245,18 @@ class RunDirectory:
         )
 
     def append(self, records: Sequence[ProbeRecord | ReplyRecord]) -> None:
-        """Append records: all of them are on disk when this returns.
-
-        Raises
-        ------
-        OutputError
-            The disk is full or the file not writable; the file is as it was before.
-        """
+        """Append records; all are on disk when this returns, or OutputError and none is."""
         if records:
             append(self.probes_path, b"".join(line_of(record) + b"\n" for record in records))
 
     def rewrite(self, records: Sequence[ProbeRecord]) -> None:
-        """Replace the whole file at once, for grading again; probing never does this."""
+        """Replace the file as a whole, for regrading; probing only appends."""
         replace_file(self.probes_path, b"".join(line_of(record) + b"\n" for record in records))
 
     # --- What analyses read ---
 
     def table(self, reference: Reference = "natural") -> SealedQuestions:
-        """All finished traces as arrays, in the order of the file; their outcomes stay sealed."""
+        """All finished traces as a table, in the order of the file, with outcomes sealed."""
         try:
             if (ladder := self.ladder) is not None:
                 replies = self.replies()
@@ -282,7 +270,7 @@ class RunDirectory:
             raise ProbeError(f"{self.path}: {error}") from error
 
     def parts(self, groups: Sequence[str]) -> NDArray[np.int8]:
-        """Part of each group: 0 fit, 1 calibration, 2 test; drawn when the run began."""
+        """Part of each group, as an index into `PARTS`."""
         split = self.manifest["split"]
         first, second, third = split["fractions"]
         return assign_parts(groups, seed=split["seed"], fractions=(first, second, third))
@@ -293,7 +281,7 @@ class RunDirectory:
 
 @dataclass(frozen=True)
 class KeptThinking:
-    """The thinking of a question's first trace, for people to read; no figure comes of it."""
+    """The thinking of a question's first trace, for people to read; no figure uses it."""
 
     text: str
     characters: Mapping[int, int]
@@ -301,7 +289,7 @@ class KeptThinking:
 
 
 def keep_thinking(folder: Path, questions: Sequence[Question], traces: Sequence[RawTrace]) -> None:
-    """Append the thinking of some questions; of a question that is asked again, the last counts."""
+    """Append the thinking of questions; of a question asked again, the last line counts."""
     lines = []
     for question, trace in zip(questions, traces, strict=True):
         at = {p.budget: p.characters for p in trace.probes if not p.ended}
@@ -311,12 +299,12 @@ def keep_thinking(folder: Path, questions: Sequence[Question], traces: Sequence[
 
 
 def read_thinking(folder: Path, wanted: Container[str]) -> dict[str, KeptThinking]:
-    """The thinking of the wanted questions, by id; runs of early versions have none.
+    """The kept thinking of the wanted questions, by id.
 
     Raises
     ------
     ProbeError
-        A whole line is not a line of thinking.
+        A whole line does not hold thinking.
     """
     kept = {}
     for where, row in finished_objects(folder / THINKING):

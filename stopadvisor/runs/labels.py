@@ -1,30 +1,29 @@
-"""Gold that people typed: ``labels.jsonl`` in a run, a line for each answer, only ever appended to.
-
-Reads and writes labels; does not compare them, and knows no rule.
-"""
+"""Gold that people typed: ``labels.jsonl`` in a run, and sheets to be filled in elsewhere."""
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from stopadvisor.ground.errors import OutputError, ProbeError
-from stopadvisor.ground.json_text import parse_json
 from stopadvisor.ground.printable import csv_cell, short_repr
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.look_log import timestamp
 from stopadvisor.runs.storage import append, encode, finished_objects, replace_file, set_aside_tail
+from stopadvisor.workload.lines import read_rows, refuse, text_field
+from stopadvisor.workload.logged import read_table
 
 __all__ = ["LABELS", "Label", "LabelFile", "LabelSheet", "read_sheet", "write_sheet"]
 
 LABELS = "labels.jsonl"
 PARTIAL = "labels.partial"
-"""Takes the half-written last line of a killed session; nothing reads it."""
+"""Half-written last lines of killed sessions; nothing reads it."""
 _SHEET = ("id", "question", "answers", "gold", "run")
 _FORMATS = (".jsonl", ".csv")
 
@@ -35,12 +34,15 @@ class Label:
 
     id: str
     gold: str | None
-    """The right answer; None where the labeller could not tell."""
+    """The right answer; None if the labeller could not tell."""
     labeller: str = ""
 
 
 class LabelFile:
-    """The labels of one run; `keys` holds the key of each of its questions, by id."""
+    """The labels of one run, a line each; lines are only ever appended.
+
+    `keys` holds the key of each of the run's questions, by id.
+    """
 
     def __init__(self, run: RunDirectory, keys: Mapping[str, str]) -> None:
         self.path = run.path / LABELS
@@ -54,7 +56,7 @@ class LabelFile:
         ------
         ProbeError
             A line is broken or belongs to another run, or a labeller gave a question two golds.
-            A half-written last line, as a kill leaves it, does not count.
+            A half-written last line does not count.
         """
         labels: dict[str, dict[str, str | None]] = {}
         lines: dict[tuple[str, str], str] = {}
@@ -76,12 +78,12 @@ class LabelFile:
         return {labeller: mine for labeller, mine in labels.items() if mine}
 
     def add(self, labels: Sequence[Label]) -> None:
-        """Append labels; all of them are on disk when this returns.
+        """Append labels; all are on disk when this returns.
 
         Raises
         ------
         ProbeError
-            A question is not in the run, or its labeller gave it another gold.
+            A question is not in the run, or its labeller gave it another gold before.
         """
         known, new = self.read(), []
         for label in labels:
@@ -101,11 +103,11 @@ class LabelFile:
         self._append(self._named(label) | {"gold": label.gold} for label in new)
 
     def withdraw(self, label: Label) -> None:
-        """Take one label back; its line stays."""
+        """Take a label back: its line stays, and a new one withdraws it."""
         self._append([self._named(label) | {"withdrawn": True}])
 
     def repair(self) -> str | None:
-        """Set a half-written last line aside before anything is appended; a remark if it did."""
+        """Move a half-written last line aside; returns a remark if there was one."""
         if not set_aside_tail(self.path, self.path.with_name(PARTIAL)):
             return None
         return (
@@ -150,11 +152,11 @@ class LabelSheet:
     id: str
     question: str
     answers: tuple[str, ...]
-    """In an order that does not give away which of them a stop would give."""
+    """In an order that does not reveal which one an early stop would give."""
 
 
 def write_sheet(path: Path, sheets: Sequence[LabelSheet], run: RunDirectory) -> None:
-    """Write questions with their answers, and an empty `gold` to be filled in, as JSONL or CSV."""
+    """Write questions and answers with an empty `gold` to fill in, as JSONL or CSV."""
     _check_format(path)
     if path.exists():
         raise OutputError(f"{path}: exists already, and may hold labels; choose another --export")
@@ -184,42 +186,39 @@ def write_sheet(path: Path, sheets: Sequence[LabelSheet], run: RunDirectory) -> 
 def read_sheet(path: Path, run: RunDirectory, labeller: str) -> list[Label]:
     """Read a sheet that was filled in; questions whose gold is empty are left out.
 
-    `gold` is null in JSONL and ``null`` in CSV where the labeller could not tell.
+    Where the labeller could not tell, `gold` is null in JSONL and ``null`` in CSV.
 
     Raises
     ------
+    WorkloadError
+        The file cannot be read, or a field is missing or malformed.
     ProbeError
-        A field is missing or malformed, the file belongs to another run, or it labels a question
-        twice.
+        The labels belong to another run, or a question is labelled twice.
     OutputError
         The file is neither .jsonl nor .csv.
     """
     _check_format(path)
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ProbeError(f"{path}: cannot read: {error}") from error
-    rows = _json_rows(path, text) if path.suffix == ".jsonl" else _csv_rows(path, text)
-    lines: dict[str, tuple[int, str | None]] = {}
-    for number, row in rows:
-        where = f"{path}:{number}"
-        name = row.get("id")
-        if not isinstance(name, str) or "gold" not in row:
-            field = "gold" if isinstance(name, str) else "id"
-            raise ProbeError(f"{where}: field {field!r} is missing")
+    rows = _table_rows(path) if path.suffix == ".csv" else read_rows(path)[1]
+    lines: dict[str, tuple[str, str | None]] = {}
+    for where, row in rows:
         if row.get("run") not in (None, "", run.manifest["id"]):
             raise ProbeError(
                 f"{where}: field 'run': the labels of another run, {short_repr(row['run'])}; this "
                 f"one is {run.manifest['id']!r}"
             )
+        if "gold" not in row:
+            refuse(where, "gold", "it in every row", None)
         gold = row["gold"]
-        if isinstance(gold, int | float) and not isinstance(gold, bool):
+        if isinstance(gold, int | Decimal) and not isinstance(gold, bool):
             gold = str(gold)
         _check_gold(gold, where)
         if gold is not None and not gold.strip():
-            continue
+            continue  # also the empty rows that spreadsheets append
+        name = text_field(row, "id", where)
+        if name is None:
+            refuse(where, "id", "it in every row", None)
         gold = None if gold is None else gold.strip()
-        line, earlier = lines.setdefault(name, (number, gold))
+        line, earlier = lines.setdefault(name, (where.rpartition(":")[2], gold))
         if earlier != gold:
             raise ProbeError(
                 f"{where}: question {short_repr(name)} has gold {short_repr(earlier)} in line "
@@ -238,28 +237,8 @@ def _check_format(path: Path) -> None:
         raise OutputError(f"{path}: expected a name ending in {' or '.join(_FORMATS)}")
 
 
-def _json_rows(path: Path, text: str) -> Iterable[tuple[int, dict[str, Any]]]:
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = parse_json(line)
-        except ValueError as error:
-            raise ProbeError(f"{path}:{number}: not a line of JSON: {error}") from error
-        if not isinstance(row, dict):
-            raise ProbeError(f"{path}:{number}: expected an object, got {short_repr(row)}")
-        yield number, row
-
-
-def _csv_rows(path: Path, text: str) -> Iterable[tuple[int, dict[str, Any]]]:
-    reader = csv.DictReader(StringIO(text, newline=""))
-    try:
-        rows = [(reader.line_num, row) for row in reader]
-    except csv.Error as error:
-        raise ProbeError(f"{path}:{reader.line_num}: not a row of CSV: {error}") from error
-    for number, row in rows:
-        gold = row.get("gold")
-        # Our sheets quote cells that a spreadsheet would take for a formula.
-        if gold is not None and gold[:1] == "'":
-            row["gold"] = gold[1:]
-        yield number, {**row, "gold": None} if gold == "null" else row
+def _table_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Rows of a CSV sheet, read back as they were before `csv_cell` quoted them."""
+    for where, row in read_table(path, ("id", "gold")):
+        gold = row["gold"].removeprefix("'")
+        yield where, {**row, "gold": None if gold == "null" else gold}

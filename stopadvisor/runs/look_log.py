@@ -1,10 +1,9 @@
-"""The log of looks: who opened calibration outcomes, when, and how much may still be claimed.
+"""The log of looks, ``looks.jsonl``: who opened calibration outcomes, when and for what.
 
-Every look at the same calibration questions spends error probability.  ``looks.jsonl`` in a run has
-a line for each, written and synced under the run's lock before an outcome is handed out.  It shows
-accidents: the run notes how many lines there were and their digest, and every look holds the
-digests of the questions and of the lines of ``probes.jsonl`` that it opened.  It is no protection
-against somebody who forges both; signatures are.  Knows no rule and no bound.
+A look's line is written and synced under the run's lock before any outcome is handed out.  The run
+notes the number of lines and their digest, and every look the digests of the questions and of the
+lines of ``probes.jsonl`` that it opened.  This reveals accidents, not a forger who changes the log
+and the note together; signatures do.
 """
 
 from __future__ import annotations
@@ -46,10 +45,10 @@ __all__ = [
 
 LOOKS = "looks.jsonl"
 _PARTIAL = "looks.partial"
-_FIRST = "ledger.json"
-"""Looks as 0.1.0 recorded them."""
+_LEDGER = "ledger.json"
+"""Where 0.1.0 recorded looks."""
 _NOTE = "looks"
-"""Field of the manifest, or of an archive's note: how many lines there were, and their digest."""
+"""Field of the manifest, or of an archive's note: number of lines, and their digest."""
 
 _LINE = {
     "look": "number",
@@ -62,7 +61,7 @@ _LINE = {
     "earlier": "earlier",
     "elsewhere": "elsewhere",
 }
-"""What the line of a look holds: the fields of `Look` by their keys."""
+"""Fields of `Look` by their keys in a line."""
 _PUT_BACK = (
     "put back the log of looks that belongs to this run (where the run was copied: that of the run "
     "it was copied from), or probe into another --out"
@@ -70,12 +69,12 @@ _PUT_BACK = (
 
 
 def timestamp() -> str:
-    """Say what time it is, in ISO 8601; ``SOURCE_DATE_EPOCH`` rules it where it is set.
+    """The time now, in ISO 8601; ``SOURCE_DATE_EPOCH`` overrides it.
 
     Raises
     ------
     CalibrationError
-        ``SOURCE_DATE_EPOCH`` is no number of seconds.
+        ``SOURCE_DATE_EPOCH`` is not a number of seconds.
     """
     given = os.environ.get("SOURCE_DATE_EPOCH")
     try:
@@ -88,12 +87,12 @@ def timestamp() -> str:
 
 
 def digests_of(keys: Iterable[str]) -> tuple[str, ...]:
-    """Digests of different questions, in an order of their own."""
+    """Digests of questions, sorted and without duplicates."""
     return tuple(sorted({digest_of(key) for key in keys}))
 
 
 def as_recorded(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as they will be read back: tuples become lists."""
+    """Settings as they will be read back from JSON: tuples become lists."""
     return dict(parse_json(json.dumps(dict(asked), allow_nan=False)))
 
 
@@ -102,11 +101,11 @@ class Look:
     """One look at calibration outcomes."""
 
     number: int
-    """Looks so far at any of these questions, also in runs next to this one; this one included."""
+    """Looks so far at any of these questions, here and in neighbouring runs, this one included."""
     planned: int | None
-    """Looks declared beforehand; None: one at a time."""
+    """Number of looks declared with the first; None if none was declared."""
     delta: float
-    """Error probability that the certificate was to have."""
+    """Error probability of the certificate it was taken for, without earlier looks."""
     earlier: tuple[float, ...]
     """`delta` of each look before this one; empty if looks were planned, which share one."""
     asked: Mapping[str, Any]
@@ -118,11 +117,11 @@ class Look:
     created: str
     """When it was taken, in ISO 8601."""
     elsewhere: int = 0
-    """Looks by then at other questions of this run, or at other probes of these next to it."""
+    """Looks by then at other questions of this run, or at these questions in neighbouring runs."""
     head: str = ""
-    """Digest of its line."""
+    """SHA-256 of its line."""
     certified: bool | None = None
-    """Whether it ended in a certificate; None where that was never recorded."""
+    """Whether it ended in a certificate; None if that was never recorded."""
 
     @property
     def test_delta(self) -> float:
@@ -131,10 +130,10 @@ class Look:
 
     @property
     def opened(self) -> bool:
-        """Whether figures of its questions were shown; else at most that it failed.
+        """Whether figures of its questions were shown, rather than only that it failed.
 
-        Those of labelling, of whatever is no certificate, and of the last planned look, after which
-        none can come, are shown whatever came of it.
+        Labelling, looks for something other than a certificate, and the last planned look, which
+        none can follow, show their figures in any case.
         """
         shows = "asking" in self.asked or "standing" in self.asked or self.number == self.planned
         return shows or self.certified is True
@@ -155,16 +154,16 @@ class Look:
 
 @dataclass(frozen=True)
 class LookLog:
-    """What a run's log holds."""
+    """The content of a run's log."""
 
     looks: tuple[Look, ...] = ()
     """Oldest first."""
     shown: frozenset[str] = frozenset()
-    """Digests of questions whose outcomes were shown as those of fit questions."""
+    """Digests of questions whose outcomes were shown as fit questions."""
     checks: tuple[Mapping[str, Any], ...] = ()
-    """Policies that were held against questions."""
+    """Policies checked on questions, a line each."""
     regraded: Mapping[str, str] = field(default_factory=dict)
-    """Lines of probes that were graded again: their digests before and after."""
+    """Digests of lines of ``probes.jsonl`` before regrading, and after."""
 
     def at(self, questions: Iterable[str]) -> list[Look]:
         """Looks at any of these questions, oldest first."""
@@ -172,29 +171,29 @@ class LookLog:
         return [look for look in self.looks if mine & set(look.questions)]
 
     def missing(self, lines: Iterable[str]) -> Iterator[tuple[Look, int]]:
-        """Looks of which lines are gone or changed, with how many; `lines` are those there are."""
-        there = set(lines)
+        """Looks whose lines are gone or changed, with how many; `lines` are the present ones."""
+        present = set(lines)
 
-        def stands(line: str) -> bool:
-            known = set()
-            while line not in there and line not in known:
-                known.add(line)
+        def is_present(line: str) -> bool:
+            followed = set()
+            while line not in present and line not in followed:
+                followed.add(line)
                 line = self.regraded.get(line, line)
-            return line in there
+            return line in present
 
         for look in self.looks:
-            if gone := sum(not stands(line) for line in look.lines):
+            if gone := sum(not is_present(line) for line in look.lines):
                 yield look, gone
 
 
 def read_log(folder: Path) -> LookLog:
-    """Read and check the log of a run directory; empty where nobody has looked.
+    """Read and check the log of a run directory; empty if nobody has looked yet.
 
     Raises
     ------
     ProbeError
-        It is damaged, was changed, was taken away or was put back to an earlier state; a
-        certificate cannot be trusted without it.
+        It is damaged, changed, missing or an earlier version; without it no certificate can be
+        trusted.
     """
     looks: list[Look] = []
     shown: set[str] = set()
@@ -224,9 +223,9 @@ def read_log(folder: Path) -> LookLog:
 
 
 def _checked_lines(folder: Path) -> list[bytes]:
-    if (folder / _FIRST).exists():
+    if (folder / _LEDGER).exists():
         raise ProbeError(
-            f"{folder / _FIRST}: looks recorded by stopadvisor 0.1.0 are not read any more: go on "
+            f"{folder / _LEDGER}: looks recorded by stopadvisor 0.1.0 are not read any more: go on "
             "with 0.1.0, or probe into another --out"
         )
     lines, _ = finished_lines(folder / LOOKS)
@@ -237,7 +236,7 @@ def _checked_lines(folder: Path) -> list[bytes]:
         n_noted, digest = int(note["lines"]), str(note["sha256"])
     except (TypeError, KeyError, ValueError) as error:
         raise ProbeError(f"{folder}: its note of the log of looks is damaged: {error!r}") from error
-    # A process killed between line and note leaves more lines than are noted.
+    # A process killed after the line and before the note leaves more lines than are noted.
     if _digest(lines[:n_noted]) != digest:
         what = "is missing" if not lines else "was changed, or put back to an earlier state"
         raise ProbeError(
@@ -252,7 +251,7 @@ def _digest(lines: Sequence[bytes]) -> str:
 
 
 def _note_of(folder: Path) -> tuple[Path | None, dict[str, Any]]:
-    """The manifest of a run, or the note of an archive, and what it holds."""
+    """The manifest of a run, or the note of an archive, with its content."""
     note = next((p for p in (folder / MANIFEST, folder / ARCHIVE) if p.exists()), None)
     try:
         return note, {} if note is None else dict(parse_json(note.read_bytes()))
@@ -264,7 +263,7 @@ def _note_of(folder: Path) -> tuple[Path | None, dict[str, Any]]:
 
 
 def write_row(folder: Path, row: Mapping[str, Any]) -> None:
-    """Append a line, then note it in the run; whoever calls has read the log."""
+    """Append a line, then note it in the run; the caller has read the log."""
     path = folder / LOOKS
     set_aside_tail(path, folder / _PARTIAL)
     append(path, encode(json.dumps(row, allow_nan=False) + "\n"))
@@ -276,15 +275,15 @@ def write_row(folder: Path, row: Mapping[str, Any]) -> None:
 
 
 def write_look(folder: Path, look: Look) -> Look:
-    """Append a look, and return it as it stands in the log; whoever calls has read the log."""
+    """Append a look, and return it as read back; the caller has read the log."""
     write_row(folder, {key: getattr(look, name) for key, name in _LINE.items()})
     return read_log(folder).looks[-1]
 
 
 def record_result(folder: Path, look: Look, *, certified: bool) -> Look:
-    """Record whether a look ended in a certificate, before the result is shown; return it so.
+    """Record whether a look ended in a certificate, before its result is shown.
 
-    One that failed may still end in a certificate, once labels were added for it.
+    A failed look may still be recorded as certified, once labels were added for it.
     """
     known = next(each for each in read_log(folder).looks if each.head == look.head)
     if known.certified is None or (certified and not known.certified):
@@ -294,13 +293,13 @@ def record_result(folder: Path, look: Look, *, certified: bool) -> Look:
 
 
 def record_shown(folder: Path, questions: Iterable[str], by: str) -> None:
-    """Record that outcomes of questions are shown as fit questions, in so far as it is new."""
+    """Record that outcomes of these questions are shown as fit questions, unless it is known."""
     if new := sorted(set(digests_of(questions)) - read_log(folder).shown):
         write_row(folder, {"shown_sha256": new, "by": by, "time": timestamp()})
 
 
 def record_regraded(folder: Path, before: Sequence[str], after: Sequence[str]) -> None:
-    """Record that lines of probes are about to be graded again, where looks have opened them.
+    """Record that lines of probes that looks have opened are about to be graded again.
 
     `before` and `after` are the digests of all lines, in the order of the file.
     """

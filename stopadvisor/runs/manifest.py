@@ -1,9 +1,9 @@
-"""The manifest: what decides a run's outcome, written before the first question is probed.
+"""The manifest: what decides a run's probes, written before the first question is asked.
 
 Two runs with the same id would write the same probes for the same questions.  The id leaves out the
-questions, so that a workload can grow, and the numbers that ``auto`` stood for: they follow from
-model and workload when the run begins, and are frozen in the manifest from then on.  Versions,
-dates and batch sizes are noted in the manifest and left out of the id too.  Writes no files.
+questions, so that a workload can grow, and the values that ``auto`` became: they follow from model
+and workload when the run begins, and stay fixed in the manifest.  Versions, dates and batch sizes
+are recorded but are not part of the id.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = [
 
 SCHEMA = 1
 _VERSIONS = ("engine_version", "torch")
-"""Fields of an engine's identity that may change while a run goes on; the changes are recorded."""
+"""Fields of an engine's identity that may change between calls; every version is recorded."""
 _FURTHER = "further_versions"
 _OF_MARKERS = ("markers", "min_gap", "max_markers")
 _OF_RUNG = ("price", "engine", "base_url", "api_key_env", "policy")
@@ -63,14 +63,29 @@ def build_manifest(
     traces: Mapping[str, Any] | None = None,
     ladder: Sequence[Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """Describe everything that decides a run's outcome, before the first question is probed.
+    """Describe everything that decides a run's probes.
 
-    `engine` is the engine's `identity()`, `plan` as it was asked for, before a pilot; its seed is
-    the split's, and `fractions` are the shares of the parts.  Of the names in `auto` the id holds
-    ``"auto"`` instead of what a pilot or the context settles.  `cue_ids` are the tokens of the cue
-    after the closer, noted for the policy; `template` is the user's prompt template, None for that
-    of each task; `grading` the versions of normaliser and grader.  `traces` names a file of
-    recorded traces by `path` and `sha256`, and `ladder` its rungs in the order of climbing.
+    Parameters
+    ----------
+    engine : mapping
+        The engine's `identity()`.
+    plan : ProbePlan
+        As requested, before a pilot; its seed is also the split's.
+    fractions : sequence of float
+        Shares of fit, calibration and test.
+    auto : collection of str
+        Names of plan fields for which the id holds ``"auto"`` instead of the value that a pilot or
+        the model's context gives.
+    cue_ids : sequence of int, optional
+        Tokens of the cue after the closer, for the policy.
+    template : str, optional
+        The user's prompt template; None for the default of each task.
+    grading : mapping, optional
+        Versions of normaliser and grader.
+    traces : mapping, optional
+        `path` and `sha256` of the file of recorded traces.
+    ladder : sequence of mapping, optional
+        Rungs in the order of climbing.
     """
     asked: dict[str, Any] = {"budgets": plan.budgets, "max_think": plan.max_think}
     if plan.schedule != "grid":
@@ -107,7 +122,7 @@ def build_manifest(
 
 
 def versions_of(*packages: str) -> dict[str, str]:
-    """Versions of the installed ones among these packages; the others took no part."""
+    """Versions of those packages that are installed."""
     versions = {}
     for name in packages:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -116,7 +131,7 @@ def versions_of(*packages: str) -> dict[str, str]:
 
 
 def describe_workload(workload: Workload) -> dict[str, Any]:
-    """The workload as the manifest names it."""
+    """The workload as the manifest describes it."""
     return {
         "name": workload.name,
         "path": str(workload.path),
@@ -126,30 +141,30 @@ def describe_workload(workload: Workload) -> dict[str, Any]:
 
 
 def run_id(manifest: Mapping[str, Any], **changes: Any) -> str:
-    """Eight hex digits over what decides the outcome; more questions do not change them."""
+    """Eight hex digits of the hash of what decides the probes; more questions do not change it."""
     text = json.dumps({**identity_of(manifest), **changes}, sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def _first_id(manifest: Mapping[str, Any]) -> str:
-    """The id as 0.1.0 had it, which covered the engine's versions too."""
+    """The id as 0.1.0 computed it, which covered the engine's versions too."""
     return run_id(manifest, engine=manifest["engine"])
 
 
 def has_its_id(manifest: Mapping[str, Any]) -> bool:
-    """Whether a manifest's content gives its id."""
+    """Whether a manifest's id matches its content."""
     return manifest.get("id") in (run_id(manifest), _first_id(manifest))
 
 
 def with_versions(manifest: Mapping[str, Any], engine: Mapping[str, Any]) -> dict[str, Any]:
-    """The manifest of a run after this engine, perhaps of another version, goes on with it."""
+    """The manifest with this engine's versions added, if the run has not seen them before."""
     now = {name: engine[name] for name in _VERSIONS if name in engine}
     known = [{name: manifest["engine"].get(name) for name in now}, *manifest.get(_FURTHER, ())]
     return dict(manifest) if now in known else {**manifest, _FURTHER: [*known[1:], now]}
 
 
 def engine_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """The engine's identity, with every version that probed this run."""
+    """The engine's identity, listing every version that probed this run."""
     further = manifest.get(_FURTHER, ())
     joined = {
         name: ", ".join(dict.fromkeys(each[name] for each in (manifest["engine"], *further)))
@@ -159,10 +174,10 @@ def engine_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def identity_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that decide the outcome; what was auto counts as "auto", not as numbers."""
+    """The fields that decide the probes; what was ``auto`` counts as that, not as its value."""
     names = ("budgets", "max_think", "every", "markers", "schedule")
     asked = {k: manifest[f"requested_{k}"] for k in names if f"requested_{k}" in manifest}
-    # Where the schedule is "auto", model and workload decide what it became.
+    # Under an auto schedule the markers follow from model and workload.
     plan = _without({**manifest["plan"], **asked}, _OF_MARKERS if "schedule" in asked else ())
     identity = {
         **{name: manifest[name] for name in ("prompt_templates", "split")},
@@ -170,7 +185,7 @@ def identity_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
         "plan": plan,
         **recorded_sampling(manifest),
     }
-    if "ladder" in manifest:  # a rung's price and place may change, and its policy's file
+    if "ladder" in manifest:  # a rung's price, address and policy file may change
         identity["ladder"] = [_without(rung, _OF_RUNG) for rung in manifest["ladder"]]
     return identity
 
@@ -180,15 +195,12 @@ def _without(fields: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 
 def recorded_sampling(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """What recorded traces add to a policy's sampling: their hash; nothing if the model thought."""
+    """The hash of recorded traces, for a policy's sampling; empty if the model thought itself."""
     return {"recorded": manifest["traces"]["sha256"]} if "traces" in manifest else {}
 
 
 def run_path(root: Path, manifest: Mapping[str, Any]) -> Path:
-    """Folder of a run when the user names none: ``<root>/<workload>-<model>-<id>``.
-
-    A run that 0.1.0 began there keeps its name.
-    """
+    """Default folder of a run, ``<root>/<workload>-<model>-<id>``, or as 0.1.0 named it."""
     model = str(manifest["engine"].get("model", "model")).rstrip("/").rpartition("/")[2]
     path, first = (
         root / re.sub(r"[^\w.+-]+", "_", f"{manifest['workload']['name']}-{model}-{name}")
@@ -198,7 +210,7 @@ def run_path(root: Path, manifest: Mapping[str, Any]) -> Path:
 
 
 def differences(ours: Any, theirs: Any, name: str = "") -> Iterator[str]:
-    """Name each field that differs between two manifests, dotted, with both values."""
+    """Name each field that differs between two manifests, as a dotted path with both values."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         for key in sorted(ours.keys() | theirs.keys()):
             yield from differences(ours.get(key), theirs.get(key), f"{name}.{key}".lstrip("."))

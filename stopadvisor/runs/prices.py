@@ -1,7 +1,7 @@
-"""What tokens cost for a run's questions, and the default settings that follow from a run.
+"""Token prices for a run's questions, and other default settings that follow from a run.
 
-Prices come from a serving profile in the run, else they are computed from the model's config and an
-accelerator; a ladder brings its own.  Decides nothing about a rule.
+Prices come from a serving profile in the run; else they are computed from the model's config and an
+accelerator.  A ladder brings its own.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ __all__ = [
 
 LOCAL_GPU = "local"
 MODEL_CONFIG = "model-config.json"
-"""In a run: ``config.json`` of its model, so that prices are the same on any machine."""
+"""The model's ``config.json``, kept in the run so that prices are the same on any machine."""
 _LOADS = (1, 8, 32, 128)
-"""Requests in flight at which the saving of the advised rule is shown."""
+"""Requests in flight for which the saving of the advised rule is shown."""
 _FEWEST = 8
-"""Requests that must fit when the number of accelerators is not given."""
+"""Requests that must fit on as many accelerators as are chosen by default."""
 _DRIVER = Path("/proc/driver/nvidia/gpus")
 
 
@@ -55,20 +55,20 @@ class PriceRequest:
     """The machine and model to compute prices for."""
 
     gpu: str = LOCAL_GPU
-    """Name of an accelerator; ``local`` is this machine's, or an H100 if we know none here."""
+    """Name of an accelerator; ``local`` is this machine's, or an H100 if none is recognised."""
     in_flight: int = DEFAULT_IN_FLIGHT
     tensor_parallel: int | None = None
-    """Accelerators that share the model; None for as many as hold it and some requests."""
+    """Accelerators that share the model; None for the fewest that hold it and some requests."""
     model_config: str | None = None
-    """A file or the name of a preset; None for the run's model."""
+    """A ``config.json`` or the name of a preset; None for the run's model."""
 
 
 def default_settings(source: Source) -> dict[str, Any]:
-    """Default settings that follow from the recording.
+    """Default settings that follow from a run.
 
     Without gold the loss counts differing replies.  On a ladder two replies are independent draws,
-    so the loss is the drop of accuracy, unless the reference contains the rungs before it.  The
-    policy is taken to run inside vLLM.  Prices are measured or computed, never the paper's.
+    so the loss is the drop in accuracy, unless the reference contains the rungs before it.  Serving
+    is inside vLLM.  Prices are measured or computed, never the paper's.
     """
     defaults: dict[str, Any] = {}
     if source.graded_by == "agreement":
@@ -93,15 +93,16 @@ def default_settings(source: Source) -> dict[str, Any]:
 
 
 def computed_weights(request: PriceRequest | None, source: Source) -> tuple[Weights, ...]:
-    """Prices for a run's questions, first as requested and then at each of `_LOADS` that fits.
+    """Compute prices for a run's questions, as requested and then at each of `_LOADS` that fits.
 
-    Without a request the defaults rule, and a model whose config cannot be counted is priced as a
-    dense one of 8B; `Weights.model` says so.
+    Without a request the defaults apply, and a model of unknown shape is priced as a dense 8B one;
+    `Weights.model` says so.
 
     Raises
     ------
     CalibrationError
-        The config cannot be read or counted, or the model does not fit on the accelerators.
+        The config cannot be read or its shape is unknown, or the model does not fit on the
+        accelerators.
     """
     asked = request or PriceRequest()
     label, config = _config(asked.model_config, source)
@@ -121,7 +122,7 @@ def computed_weights(request: PriceRequest | None, source: Source) -> tuple[Weig
 
 
 def _enough(shape: ModelShape, gpu: Accelerator, context: float, in_flight: int) -> int:
-    """Smallest number of accelerators, 1 to 32, that holds the weights and some requests."""
+    """Fewest accelerators, 1 to 32, that hold the weights and some requests."""
     for devices in (1, 2, 4, 8, 16):
         with suppress(CalibrationError):
             if Roofline(shape, gpu, devices).most_in_flight(context) >= min(in_flight, _FEWEST):
@@ -137,7 +138,7 @@ _DENSE = model_shape(PRESETS["8b"])
 
 
 def keep_model_files(model: str | None, run: Path) -> None:
-    """Copy into a run what its prices follow from: the model's config and serving profile."""
+    """Copy the model's config and serving profile into a run, for its prices."""
     if model is None:
         return
     for file, name in (
@@ -149,7 +150,7 @@ def keep_model_files(model: str | None, run: Path) -> None:
 
 
 def _local_gpu() -> str | None:
-    """The first GPU of this machine that our table holds, by the driver's files."""
+    """The first GPU of this machine that our table knows, from the driver's files."""
     named = (
         recognised(file.read_text(encoding="utf-8", errors="replace"))
         for file in sorted(_DRIVER.glob("*/information"))
@@ -158,7 +159,7 @@ def _local_gpu() -> str | None:
 
 
 def _config(asked: str | None, source: Source) -> tuple[str, Mapping[str, Any]]:
-    """A model's config, and what to call it."""
+    """How to name a model in words, and its config."""
     if asked in PRESETS:
         return f"a dense model of {asked.upper()} with grouped queries", PRESETS[asked]
     if asked is not None:
@@ -172,7 +173,7 @@ def _config(asked: str | None, source: Source) -> tuple[str, Mapping[str, Any]]:
 
 
 def _config_file(model: str) -> Path | None:
-    """A model's config in its folder or in the cache of Hugging Face's hub; None in neither."""
+    """A model's config in its folder or the Hugging Face cache; None if it is in neither."""
     local = Path(model) / "config.json"
     if local.is_file():
         return local
@@ -183,7 +184,7 @@ def _config_file(model: str) -> Path | None:
 
 
 def read_config(file: Path) -> Mapping[str, Any]:
-    """Read a model's config; raises CalibrationError if it cannot."""
+    """Read a model's config; raises CalibrationError if it cannot be read."""
     try:
         config = parse_json(file.read_bytes())
     except OSError as error:

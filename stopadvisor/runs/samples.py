@@ -16,7 +16,7 @@ __all__ = ["MODEL", "SAMPLES", "WORKLOADS", "Samples", "write_samples"]
 MODEL = "tiny-reasoner"
 WORKLOADS = ("arithmetic.jsonl", "choice.jsonl", "hard.jsonl")
 SAMPLES = (MODEL, *WORKLOADS)
-"""What is copied; `pyproject.toml` puts the same into the wheel."""
+"""The names to copy; `pyproject.toml` puts the same into the wheel."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class Samples:
 
 
 def write_samples(folder: Path) -> Samples:
-    """Copy the samples into `folder`, first to a temporary place so that none is left half-written.
+    """Copy the samples into `folder`, through a temporary folder so that none is half-written.
 
     Raises
     ------
     OutputError
-        One of them is there already, the folder cannot be written, or none is installed.
+        One of them exists already, the folder cannot be written, or none is installed.
     """
     source = _bundled()
     for name in SAMPLES:

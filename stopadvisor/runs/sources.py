@@ -1,7 +1,7 @@
 """Where probes come from: a run directory, or a published archive with a folder for its results.
 
-A source is a table of probes, its split, and what is known of model and workload.  It hands out fit
-questions with their outcomes and the other parts without; it computes nothing but hashes.
+A source is a table of probes with its split and origin.  It hands out fit questions with their
+outcomes, and the other parts sealed.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ __all__ = [
 
 ASSESSMENT = "assessment.json"
 REPORT = "report.html"
-"""The page of assessment and calibration."""
+"""Assessment and calibration as one page."""
 
 _RUNS = Path("runs")
 
-# The data that a look is about, in this order; recorded looks hold hashes of them.
+# The data whose hash a look records, in this order.
 _FINGERPRINT = (
     *("ids", "keys", "groups", "samples", "tasks", "categories", "positions", "correct"),
     *("answer_codes", "mean_logprob", "mean_entropy", "markers", "probe_tokens", "trace_tokens"),
@@ -66,10 +66,10 @@ _FINGERPRINT = (
     *("by_gold", "rungs"),
 )
 _ANSWERS = ("natural_code", "visible_code")
-"""Codes of the answers; hashed only for a loss that compares answers, not for one of grades."""
+"""Answer codes; hashed only if a loss compares answers, not for losses on grades."""
 _LABELS = ("keys", "samples", "positions", "correct", "natural_correct", "visible_correct")
 _WHERE_COLLECTED = ("visible_correct", "visible_tokens", "marker_positions", "by_gold", "rungs")
-"""Left out of the hash where they are missing: early looks are about data without them."""
+"""Left out of the hash where they are missing, as in earlier looks."""
 
 Part = Literal["fit", "calibration", "test"]
 
@@ -81,13 +81,14 @@ class Source:
     folder: Path
     """Where results go: the run directory, or the results folder of the archive."""
     table: SealedQuestions
-    """All traces, sealed; `part` opens outcomes of fit questions, `access` those of others."""
+    """All traces, sealed: `part` opens outcomes of fit questions, `access` the others."""
     parts: NDArray[np.int8]  # (n_questions,) index into workload.PARTS
     seed: int
     fractions: tuple[float, float, float]
     manifest: Mapping[str, Any] | None
     """None for archives, which are bound to no model."""
     workload_sha256: str
+    """Of the workload file, or of the archive."""
     torn: str | None = None
     """A remark on a half-written last line of the probes; None if all lines are whole."""
     lines: Mapping[str, frozenset[str]] = field(default_factory=dict, repr=False)
@@ -100,20 +101,20 @@ class Source:
     def part(self, name: Literal["calibration", "test"]) -> SealedQuestions: ...
 
     def part(self, name: Part) -> FitQuestions | SealedQuestions:
-        """The questions of one part of the split; outcomes of fit questions alone are open."""
+        """The questions of one part of the split: fit questions open, the others sealed."""
         table = self.table.take(self.parts == PARTS.index(name))
         return table.unseal().as_fit() if name == "fit" else table
 
     def fingerprint(self, *, answers: bool = False) -> str:
-        """Hash of all records of fit and calibration questions; shows no outcome.
+        """Hash of all data of fit and calibration questions; reveals no outcome.
 
-        With `answers` it covers what full thinking and visible replies answer, for a loss that
-        compares them.
+        With `answers` it covers the answers of full thinking and of visible replies too, for losses
+        that compare them.
         """
         return self._hash_of((*_FINGERPRINT, *_ANSWERS) if answers else _FINGERPRINT)
 
     def labels_fingerprint(self) -> str:
-        """Hash of the grades of fit and calibration questions; shows no outcome."""
+        """Hash of the grades of fit and calibration questions; reveals no outcome."""
         return self._hash_of(_LABELS)
 
     def _hash_of(self, names: Sequence[str]) -> str:
@@ -133,7 +134,7 @@ class Source:
         return digest.hexdigest()
 
     def counts(self) -> dict[str, int]:
-        """Questions in each part; several traces of one question count once."""
+        """Number of questions in each part; several traces of a question count once."""
         parts = self.parts[self.table.samples == 0]
         return {name: int((parts == k).sum()) for k, name in enumerate(PARTS)}
 
@@ -146,13 +147,13 @@ class Source:
 
     @property
     def ladder(self) -> Ladder | None:
-        """The ladder whose replies it holds; None where it holds probes of one trace."""
+        """The ladder whose replies it holds; None if it holds probes of one model."""
         if self.manifest is None or "ladder" not in self.manifest:
             return None
         return ladder_of({"rung": self.manifest["ladder"]}, str(self.folder))
 
     def require_one_trace(self, what: str) -> None:
-        """Refuse a run of a ladder; `what` is about probes of one trace alone."""
+        """Refuse the run of a ladder; `what` names the work that needs probes of one trace."""
         if self.ladder is not None:
             raise ProbeError(
                 f"{self.folder} holds replies of a ladder, and {what} takes probes of one trace: "
@@ -161,12 +162,12 @@ class Source:
 
     @property
     def graded_by(self) -> GradedBy:
-        """What decides that an answer of its calibration questions is right."""
+        """Whether answers to its calibration questions are graded by gold or by agreement."""
         return self.part("calibration").graded_by
 
     @property
     def is_archive(self) -> bool:
-        """Whether this is a published archive, whose outcomes are open to all."""
+        """Whether it is a published archive, whose outcomes are open."""
         return self.manifest is None
 
     @property
@@ -176,7 +177,7 @@ class Source:
 
     @property
     def model_to_serve(self) -> str | None:
-        """The model for a server to load: its name, or a local folder as `assess` was given it."""
+        """The model for a server to load: a name, or a local folder as it was given to `assess`."""
         return None if self.model is None else model_as_given(self.folder, self.model)
 
     @property
@@ -186,13 +187,10 @@ class Source:
 
 
 def model_as_given(folder: Path, model: str) -> str:
-    """Return a local model's folder as `assess` was given it for a run, or the name.
-
-    A run's manifest holds the name of the folder without its path.
-    """
+    """A local model's folder as it was given to `assess`; the manifest holds its name alone."""
     try:
         options = tomllib.loads((folder / "stopadvisor.toml").read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # a run that was not assessed, or a file that was edited
+    except (OSError, ValueError):  # not assessed yet, or the file was edited
         return model
     given = options.get("assess", {}).get("model")
     return given if isinstance(given, str) and Path(given).name == model else model
@@ -209,14 +207,14 @@ def open_source(
 ) -> Source:
     """Open a run directory, a published ``.npz`` archive, or the results folder of one.
 
-    A run has its own split, drawn when probing started; that of an archive is drawn by `seed` and
-    `fractions`, 0 and `default_split`, when it is first opened.  The results folder of an archive
-    is `folder`, or one under `root`; without `keep` it is not made, for callers that write nothing.
+    A run's split was drawn when it began.  An archive's is drawn when it is first opened, by `seed`
+    (default 0) and `fractions` (default `default_split`); its results folder is `folder`, or one
+    under `root`, and is not made without `keep`, for callers that write nothing.
 
     Raises
     ------
     ProbeError
-        It is none of the three, is damaged, or is an archive whose results have another split.
+        It is none of the three, is damaged, or is an archive that was split differently before.
     OutputError
         The results folder of an archive cannot be made.
     """
@@ -284,22 +282,22 @@ def _newest(command: str, done: str, names: Sequence[str]) -> Path:
 
 
 def considered_alpha(document: Mapping[str, Any]) -> float:
-    """The alpha of an assessment's figures: the one asked for, else the one proposed."""
+    """The alpha of an assessment's figures: the requested one, else the proposed one."""
     alpha = document["alpha"]
     return float(document["matched_risk"][0]["alpha"] if alpha is None else alpha)
 
 
 def read_assessment(folder: Path) -> dict[str, Any] | None:
-    """Read a run's ``assessment.json``; None if it was not assessed yet."""
-    return _left_by("assess", folder / ASSESSMENT)
+    """Read a run's ``assessment.json``; None if it has none yet."""
+    return _written_by("assess", folder / ASSESSMENT)
 
 
 def read_calibration(folder: Path) -> dict[str, Any] | None:
-    """Read a run's ``calibration.json``; None if it was not calibrated yet."""
-    return _left_by("calibrate", folder / CALIBRATION)
+    """Read a run's ``calibration.json``; None if it has none yet."""
+    return _written_by("calibrate", folder / CALIBRATION)
 
 
-def _left_by(command: str, file: Path) -> dict[str, Any] | None:
+def _written_by(command: str, file: Path) -> dict[str, Any] | None:
     try:
         content = parse_json(file.read_bytes())
     except FileNotFoundError:
@@ -314,7 +312,7 @@ def _left_by(command: str, file: Path) -> dict[str, Any] | None:
 def _of_run(run: RunDirectory) -> Source:
     table = run.table()
     lines: dict[str, set[str]] = {}
-    # Another process that probes meanwhile may have appended lines.
+    # strict=False: another process may have appended lines in the meantime.
     rows = zip(table.keys, table.samples.tolist(), run.line_digests(), strict=False)
     for key, sample, digest in rows:
         if sample < 2:

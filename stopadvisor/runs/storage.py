@@ -1,7 +1,4 @@
-"""Files that survive an interrupt, a kill and a full disk; and a lock that ends with its process.
-
-Knows bytes and folders, not what they mean.
-"""
+"""Write files that survive interrupts, kills and full disks, and lock folders."""
 
 from __future__ import annotations
 
@@ -40,9 +37,9 @@ __all__ = [
 
 
 def no_follow(path: str, flags: int) -> int:
-    """Open a plain file, but no link and no pipe: the folder may come from somebody else."""
+    """Open a plain file, never a link or a pipe: the folder may come from somebody else."""
     try:
-        # Without O_NONBLOCK a named pipe would make the open wait for ever.
+        # Without O_NONBLOCK, opening a named pipe would block for ever.
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     except OSError as error:
         if error.errno == errno.ELOOP:
@@ -60,7 +57,7 @@ _NOT_PLAIN = "not a plain file"
 
 
 def check_writable(folder: Path) -> None:
-    """Refuse a folder that cannot be written or made, before hours of work are spent on it."""
+    """Refuse a folder that cannot be written or made, before hours of work go into it."""
     place = folder
     while not place.exists() and place != place.parent:
         place = place.parent
@@ -77,7 +74,7 @@ def check_free(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, and its parents, if they are missing."""
+    """Make a folder and its parents where they are missing."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -85,36 +82,35 @@ def make_folder(path: Path) -> None:
 
 
 def write_json_atomically(path: Path, content: Any) -> None:
-    """Write a JSON file as a whole or not at all."""
+    """Write a JSON file, all of it or nothing."""
     text = json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
     replace_file(path, encode(text))
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Replace a file as a whole; at any moment either the old or the new one is there.
+    """Replace a file atomically: at any moment either the old or the new one is there.
 
-    Safe among threads and processes: the last one wins.  A link is replaced and not followed.
+    Safe among threads and processes: the last writer wins.  A link is replaced, not followed.
 
     Raises
     ------
     OutputError
-        The file cannot be written, or the name is that of a device, pipe or socket; what was there
-        before still is.
+        The file cannot be written, or is a device, pipe or socket; the old one is still there.
     """
-    # A name that nobody can guess, in a folder that others may write to.
+    # Nobody can guess this name, in a folder that others may write to.
     temporary = path.parent / f".{secrets.token_hex(16)}.tmp"
     try:
         if not path.name:
             raise OSError(errno.EINVAL, "names no file")
         try:
-            mode = path.stat().st_mode  # asked once: another thread may put the file there
+            mode = path.stat().st_mode  # read once: another thread may create the file
         except OSError:
             mode = stat.S_IFREG
-        # Renaming would replace a device with a file, for everybody; it refuses folders itself.
+        # A rename would replace a device with a file, for everybody; folders it refuses itself.
         if path.parent.resolve() == Path("/dev") or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             raise OSError(errno.EINVAL, "expected the name of a file, got a device or pipe")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        # Not tempfile: its files are private to the writer, while others read runs and policies.
+        # Not tempfile, whose files only the writer may read: runs and policies are shared.
         descriptor = os.open(temporary, flags, 0o666)
         try:
             try:
@@ -131,7 +127,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def remove_file(path: Path) -> None:
-    """Remove a file, if it is there, so that not even a power failure brings it back."""
+    """Remove a file if it exists; durable, even through a power failure."""
     try:
         path.unlink(missing_ok=True)
         _sync_folder(path.parent)
@@ -155,7 +151,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def append(path: Path, data: bytes) -> None:
-    """Append bytes to a file: all of them are on disk when this returns, or none.
+    """Append bytes to a file; all are on disk when this returns.
 
     Raises
     ------
@@ -169,7 +165,7 @@ def append(path: Path, data: bytes) -> None:
                 _write_all(file.fileno(), data)
                 os.fsync(file.fileno())
             except OSError:
-                file.truncate(size)  # no half line for the next run to move aside
+                file.truncate(size)  # leave no half-written line
                 raise
     except OSError as error:
         raise OutputError(
@@ -179,9 +175,9 @@ def append(path: Path, data: bytes) -> None:
 
 
 def set_aside_tail(path: Path, partial: Path) -> bool:
-    """Make a file of JSON lines end with a whole line, before anything is appended to it.
+    """Move a half-written last line to the end of `partial`, before anything is appended.
 
-    Returns whether its last line was half-written; if so, it was moved to the end of `partial`.
+    Returns whether there was one.
     """
     if not path.exists():
         return False
@@ -202,9 +198,9 @@ def set_aside_tail(path: Path, partial: Path) -> bool:
 
 
 def finished_lines(path: Path) -> tuple[list[bytes], bool]:
-    """Whole lines of a JSON Lines file, and whether a half-written one follows, as kills leave it.
+    """Whole lines of a JSON Lines file, and whether a half-written one follows.
 
-    A file that does not exist has none.
+    A missing file has no lines.
 
     Raises
     ------
@@ -212,7 +208,7 @@ def finished_lines(path: Path) -> tuple[list[bytes], bool]:
         The file cannot be read.
     """
     try:
-        # Not splitlines: answers may hold other line ends.
+        # Not splitlines: answers may contain other line separators.
         *whole, tail = path.read_bytes().split(b"\n")
     except FileNotFoundError:
         return [], False
@@ -224,14 +220,14 @@ def finished_lines(path: Path) -> tuple[list[bytes], bool]:
 
 
 def finished_objects(path: Path, title: str | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a JSON Lines file, each with its ``FILE:LINE``; half-written ones left out.
+    """The objects of a JSON Lines file, each with its ``FILE:LINE``, without a half-written one.
 
-    `title` is what a display calls it, where there is much to read.
+    With a `title` progress is shown under it.
 
     Raises
     ------
     ProbeError
-        The file cannot be read, or a whole line is no object of JSON.
+        The file cannot be read, or a whole line is not a JSON object.
     """
     lines, _ = finished_lines(path)
     for number, line in enumerate(lines if title is None else tracked(title, lines), start=1):
@@ -250,7 +246,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def _is_object(tail: bytes) -> bool:
-    """Whether an unterminated line is a whole record, cut just before its line feed."""
+    """Whether an unterminated line is a whole record that lacks only its line feed."""
     try:
         return isinstance(parse_json(tail), dict)
     except ValueError:
@@ -259,15 +255,15 @@ def _is_object(tail: bytes) -> bool:
 
 def encode(text: str) -> bytes:
     """Encode JSON text as UTF-8; it may hold lone surrogates from the workload's escapes."""
-    # They have no UTF-8 form; their backslash form is the very escape that JSON uses.
+    # UTF-8 cannot hold them; their backslash form is the escape that JSON uses.
     return text.encode("utf-8", "backslashreplace")
 
 
 @contextmanager
 def lock_directory(path: Path) -> Iterator[None]:
-    """Make the folder if need be, and lock it for writing; a kill releases the lock too.
+    """Lock a folder for writing, made if need be; the lock ends with the process.
 
-    A folder that was made here is removed again if the work fails and leaves nothing in it.
+    A folder made here is removed again if the work fails and leaves it empty.
 
     Raises
     ------
@@ -309,7 +305,7 @@ def lock_directory(path: Path) -> Iterator[None]:
 
 @contextmanager
 def lock_neighbours(path: Path) -> Iterator[None]:
-    """Lock the folder of a run and its neighbours while the run reads them and writes; may wait."""
+    """Lock the folder that holds a run and its neighbours; waits for whoever holds it."""
     place = path.resolve().parent
     with ExitStack() as held:
         try:

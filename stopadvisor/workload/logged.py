@@ -39,6 +39,7 @@ __all__ = [
     "plain_text",
     "read_csv",
     "read_json",
+    "read_table",
 ]
 
 MOST_BYTES = 2**28
@@ -192,7 +193,7 @@ COLUMNS = ("question", "gold", "thinking", "answer", "id", "category", "group", 
 def read_csv(paths: Sequence[Path], log_options: LogOptions) -> LogContent:
     """Read CSV files with a header."""
     wanted = sorted(set(log_options.columns.values()))
-    rows = (row for path in paths for row in _csv_rows(path, wanted))
+    rows = (row for path in paths for row in read_table(path, wanted))
     return LogContent(tuple(_row_logged(where, row, log_options) for where, row in rows))
 
 
@@ -220,8 +221,15 @@ def _row_logged(where: str, row: Mapping[str, str], log_options: LogOptions) -> 
     )
 
 
-def _csv_rows(path: Path, wanted: Sequence[str]) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Rows of a file, each with its place; refuses a table that lacks a wanted column."""
+def read_table(path: Path, wanted: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
+    """Read the rows of a CSV file with a header, each with its ``FILE:LINE``.
+
+    Raises
+    ------
+    WorkloadError
+        The file cannot be read, lacks one of the `wanted` columns, or a row has too few or too many
+        cells.
+    """
     with open_log(path) as file:
         data = file.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:

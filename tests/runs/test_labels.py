@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.ground.errors import OutputError, ProbeError
+from stopadvisor.ground.errors import OutputError, ProbeError, WorkloadError
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.labels import Label, LabelFile, LabelSheet, read_sheet, write_sheet
 
@@ -193,10 +193,10 @@ def test_a_spreadsheet_takes_no_question_for_a_formula(run: RunDirectory, tmp_pa
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        ('{"id": "q1", "gold": "1"}\n{', ":2: not a line of JSON"),
-        ("[1]", ":1: expected an object"),
-        ('{"gold": "1"}', ":1: field 'id' is missing"),
-        ('{"id": "q1"}', ":1: field 'gold' is missing"),
+        ('{"id": "q1", "gold": "1"}\n{', ":2: expected one JSON object, got broken JSON"),
+        ("[1]", ":1: expected one JSON object"),
+        ('{"gold": "1"}', ":1: field 'id': expected it in every row, got nothing"),
+        ('{"id": "q1"}', ":1: field 'gold': expected it in every row, got nothing"),
         ('{"id": "q1", "gold": ["1"]}', ":1: field 'gold': expected text or null"),
         (
             '{"id": "q1", "gold": "1"}\n{"id": "q1", "gold": "2"}',
@@ -210,7 +210,7 @@ def test_a_sheet_that_is_not_as_it_should_be_is_named_by_its_line(
 ) -> None:
     path = tmp_path / "sheet.jsonl"
     path.write_text(lines)
-    with pytest.raises(ProbeError) as error:
+    with pytest.raises((ProbeError, WorkloadError)) as error:
         read_sheet(path, run, "")
     assert f"{path}{said}" in str(error.value)
 
@@ -218,5 +218,5 @@ def test_a_sheet_that_is_not_as_it_should_be_is_named_by_its_line(
 def test_other_formats_are_refused(run: RunDirectory, tmp_path: Path) -> None:
     with pytest.raises(OutputError, match=r"expected a name ending in \.jsonl or \.csv"):
         write_sheet(tmp_path / "sheet.xlsx", SHEETS, run)
-    with pytest.raises(ProbeError, match="cannot read"):
+    with pytest.raises(WorkloadError, match="expected a readable file"):
         read_sheet(tmp_path / "none.csv", run, "")

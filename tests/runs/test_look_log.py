@@ -51,7 +51,7 @@ def take_look(
         delta=delta,
         planned=planned,
         lines=lines,
-        others=others,
+        neighbours=others,
     )
 
 
@@ -146,7 +146,7 @@ def test_looks_at_other_questions_are_counted(tmp_path: Path) -> None:
         look = take_look(tmp_path, [question], ALPHA_10, delta=0.05)
         assert (look.number, look.confidence, look.elsewhere) == (1, 0.95, number)
     others = NeighbourLooks(elsewhere=2)
-    assert take_look(tmp_path, ["d"], ALPHA_10, delta=0.05, others=others).elsewhere == 5
+    assert take_look(tmp_path, ["d"], ALPHA_10, delta=0.05, neighbours=others).elsewhere == 5
 
 
 # --- What may follow ------------------------------------------------------------------------------
