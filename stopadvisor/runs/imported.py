@@ -1,8 +1,4 @@
-"""Recordings as files: a program's log as a workload, recorded probes as a run directory.
-
-Such a run is like any other, about no model unless one is named.  Knows the files, and nothing of
-the lines that they were read from.
-"""
+"""Write what was imported: logs and data sets as workloads, recorded probes as run directories."""
 
 from __future__ import annotations
 
@@ -39,7 +35,7 @@ __all__ = [
 ]
 
 IMPORTED = "imported"
-"""Name of the engine in the manifest of such a run."""
+"""Name of the engine in the manifest of an imported run."""
 
 
 @dataclass(frozen=True)
@@ -49,25 +45,25 @@ class ImportedLog:
     out: Path
     """The workload."""
     format: str
-    """As it was named."""
+    """Its name on the command line."""
     sources: tuple[Path, ...]
     """The files that were read."""
     n_questions: int
     """Different questions."""
     n_gold: int
-    """Those with gold."""
+    """Questions with gold."""
     tasks: Mapping[str, int]
-    """How many questions of each kind of answer."""
+    """Number of questions of each task."""
     n_traces: int
-    """Recorded traces whose thinking is known."""
+    """Recorded traces with their thinking."""
     n_cut: int
-    """Those whose thinking was cut, so that there is no reply."""
+    """Traces whose thinking was cut, so that there is no reply."""
     n_without_thinking: int
-    """Replies whose thinking is not known."""
+    """Replies without their thinking."""
     n_untraced: int
     """Questions without a recorded trace."""
     n_left_out: int
-    """Replies, questions or golds of the log that were not taken."""
+    """Replies, questions or golds of the log that were left out."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +73,7 @@ class ImportedDataset:
     benchmark: str
     """Its name."""
     source: str
-    """Repository at the hub, or the copy that was read."""
+    """Repository on the hub, or the copy that was read."""
     config: str | None
     """Configuration of the data set."""
     split: str
@@ -87,11 +83,11 @@ class ImportedDataset:
     n_questions: int
     """Questions written."""
     available: int
-    """Questions that could be drawn."""
+    """Questions to draw from."""
     left_out: int
     """Rows that cannot be asked."""
     seed: int
-    """Of the drawing."""
+    """Seed of the draw."""
     out: Path
     """The workload."""
 
@@ -107,25 +103,25 @@ class ImportedProbes:
     n_questions: int
     """Different questions."""
     n_traces: int
-    """Lines: traces, of which a question may have several."""
+    """Traces, one a line; a question may have several."""
     n_truncated: int
     """Traces whose thinking was cut."""
     n_probes: int
     """Forced answers."""
     n_graded: int
-    """Labels that were not recorded, and come from gold."""
+    """Answers graded by gold, because no label was recorded."""
     n_ungraded: int
     """Traces with neither labels nor gold."""
     budgets: tuple[int, ...] | None
-    """Thinking tokens at each checkpoint; null where each question has its own positions."""
+    """Thinking tokens at each checkpoint; null if each question has its own positions."""
     entropy_source: str
     """`full`, or `none` where no log-probability and no entropy was recorded."""
     max_think: int
-    """Cap on thinking; the longest trace where none was named."""
+    """Cap on thinking tokens; the longest trace if none was given."""
     suffix_tokens: int
-    """Tokens of closer and cue in front of each forced answer."""
+    """Tokens of closer and cue before each forced answer."""
     model: str | None
-    """What a policy made of it is bound to; null for no model."""
+    """Model that its policies are bound to; null for none."""
 
 
 @dataclass(frozen=True)
@@ -133,15 +129,15 @@ class RungReplies:
     """The replies of one rung."""
 
     name: str
-    """Of the rung."""
+    """Name of the rung."""
     replies: int
-    """Of each question: more than one where it is repeated."""
+    """Replies to each question: more than one if the rung is repeated."""
     cut: int
-    """Replies that were cut: they are never served before the reference."""
+    """Replies that were cut; they are never served before the reference."""
     accuracy: float | None
-    """Share of its replies that are right; null where not all are graded."""
+    """Share of its replies that are right; null unless all are graded."""
     mean_tokens: float
-    """Tokens of a reply: thinking and answer."""
+    """Mean tokens of a reply, thinking and answer."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +151,7 @@ class ImportedReplies:
     n_questions: int
     """Different questions."""
     n_graded: int
-    """Labels that were not recorded, and come from gold."""
+    """Replies graded by gold, because no label was recorded."""
     n_ungraded: int
     """Questions with neither labels nor gold."""
     rungs: tuple[RungReplies, ...]
@@ -165,9 +161,9 @@ class ImportedReplies:
 def write_dataset(
     name: str, converted: Converted, out: Path, *, copy: Path | None, seed: int
 ) -> ImportedDataset:
-    """Write what was drawn of a benchmark as a workload, and read it back.
+    """Write questions drawn from a benchmark as a workload, and read it back.
 
-    `copy` is the copy it was drawn from; None for the hub.
+    `copy` is the local copy they were drawn from; None for the hub.
 
     Raises
     ------
@@ -190,7 +186,7 @@ def write_dataset(
 
 
 def write_log(kind: str, sources: Sequence[Path], gathered: Gathered, out: Path) -> ImportedLog:
-    """Write what was gathered of a log as a workload, and read it back; raises as above."""
+    """Write the questions of a log as a workload, and read it back; raises as `write_dataset`."""
     workload = _written(gathered.lines, out)
     return ImportedLog(
         out=out,
@@ -225,8 +221,8 @@ def write_recording(
 ) -> ImportedProbes:
     """Write recorded probes as a run directory, in a folder that does not exist yet.
 
-    `cap` is the cap on thinking under which they were recorded, the longest trace where it is None;
-    a policy made of them is bound to `model`, or to none; `seed` and `fractions` are the split's.
+    `cap` is the cap on thinking at recording, None for the longest trace; `model` is what policies
+    are bound to, None for nothing; `seed` and `fractions` draw the split.
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""Forced answers that were recorded elsewhere, read into checked and labelled records.
+"""Read forced answers that were recorded elsewhere into checked and graded records.
 
-Every question keeps the positions of its own probes.  Answers without labels are graded by gold,
-and stay ungraded in a line with neither.  Knows no run directory and no model.
+Every question keeps its own probe positions.  Answers without labels are graded by gold, and stay
+ungraded in lines with neither.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from stopadvisor.answers.grading import Grades
 from stopadvisor.answers.normal_form import (
     NORMALIZER,
     TASKS,
-    check_gold,
     extract_natural,
     guess_task,
     normalize,
@@ -29,7 +28,7 @@ from stopadvisor.answers.normal_form import (
 from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.probes.records import Checkpoint, Graded, ProbeRecord
 from stopadvisor.workload.lines import messages_field, read_rows, refuse, text_field
-from stopadvisor.workload.questions import ASSUMED_TASK, content_key, name_key
+from stopadvisor.workload.questions import ASSUMED_TASK, content_key, name_key, require_gold
 
 __all__ = [
     "LABELS_AS_RECORDED",
@@ -44,21 +43,21 @@ __all__ = [
 ]
 
 SUFFIX_TOKENS = 12
-"""Tokens of closer and cue in front of a forced answer, unless the user says otherwise."""
+"""Default number of tokens of closer and cue before a forced answer."""
 
 _FINISH = ("stop", "length")
 _UNCERTAINTY = ("mean_logprob", "mean_entropy")
 ROUNDING = 1e-6
-"""How far above 0 a log-probability may lie that was added up in single precision."""
+"""How far above 0 a log-probability may be that was summed in single precision."""
 LABELS_AS_RECORDED = {"normalizer": NORMALIZER, "grader": "recorded"}
-"""Grading of a run with recorded labels: their rules are unknown."""
+"""Grading of a run whose labels were recorded, by rules that we do not know."""
 
 _Record = TypeVar("_Record", bound=Graded)
 
 
 @dataclass(frozen=True)
 class Recorded(Generic[_Record]):
-    """A file of recorded answers as labelled records."""
+    """A file of recorded answers as graded records."""
 
     path: Path
     sha256: str
@@ -68,7 +67,7 @@ class Recorded(Generic[_Record]):
     n_graded: int
     """Answers without a recorded label, graded by gold."""
     grading: Mapping[str, str]
-    """Normalizer and grader of the answers, as a manifest holds them."""
+    """Versions of normalizer and grader, as the manifest holds them."""
 
     @property
     def n_ungraded(self) -> int:
@@ -81,8 +80,8 @@ class Recording(Recorded[ProbeRecord]):
     """Recorded forced answers, each record with the positions of its own probes."""
 
     positions_are_markers: bool = False
-    """No line has `marker_positions`, and most positions differ between questions: these are taken
-    for the positions of markers."""
+    """No line has `marker_positions`, and most positions differ between questions, so they are
+    taken for marker positions."""
 
     @property
     def longest(self) -> int:
@@ -91,13 +90,13 @@ class Recording(Recorded[ProbeRecord]):
 
     @property
     def budgets(self) -> tuple[int, ...]:
-        """Positions of every question's probes; empty unless all questions share them."""
+        """Probe positions, if all questions share them; else empty."""
         grids = {tuple(c.budget for c in record.checkpoints) for record in self.records}
         return grids.pop() if len(grids) == 1 else ()
 
     @property
     def entropy_source(self) -> str:
-        """``full``, or ``none`` where no log-probability and no entropy was recorded."""
+        """What entropies are over; ``none`` if no log-probability and no entropy was recorded."""
         return next(c.entropy_source for record in self.records for c in record.checkpoints)
 
 
@@ -106,22 +105,22 @@ def read_recording(
 ) -> Recording:
     """Read and check recorded forced answers, one trace a line.
 
-    The fields of a line are those of ``stopadvisor import probes --help``; others are ignored, so
-    that the lines of a ``probes.jsonl`` can be read as well.  A label may be left out where the
-    line has gold, and all of them where it has none.  If no line has `marker_positions` and most
-    positions differ between questions, something in the thinking must have called for an answer
-    there: these positions count as the markers'.
+    ``stopadvisor import probes --help`` lists the fields of a line.  Others are ignored, so that a
+    ``probes.jsonl`` can be read too.  A line with gold may leave out labels; one without gold may
+    leave out all of them.  If no line has `marker_positions` and most positions differ between
+    questions, something in the thinking must have triggered the probes: their positions are taken
+    for those of markers.
 
-    `grader` grades answers that come without a label.  One that reads questions is a function of
-    the user's and grades all answers: no line may bring labels, and each that has gold needs
-    `question` or `messages`.  Before each forced answer stand `suffix_tokens` of closer and cue.
-    Traces beyond `cap` thinking tokens are refused.
+    `grader` grades answers without a label.  A user's function, which reads the question, grades
+    all answers: no line may have labels, and lines with gold need `question` or `messages`.  Each
+    forced answer follows `suffix_tokens` of closer and cue.  Traces of more than `cap` thinking
+    tokens are refused.
 
     Raises
     ------
     WorkloadError
-        The file cannot be read, or a line is not as it should be; the message gives ``FILE:LINE``
-        and the field.
+        The file cannot be read, or a field is missing or malformed; the message gives
+        ``FILE:LINE`` and the field.
     """
     path = Path(path)
     data, rows = read_rows(path)
@@ -140,7 +139,7 @@ def read_recording(
 
 
 def _entropy_source(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    """The `entropy_source` of all lines; else ``full`` if any has an uncertainty, or ``none``."""
+    """The named `entropy_source`; else ``full`` if any line has an uncertainty, or ``none``."""
     named: str | None = None
     known = False
     for where, row in rows:
@@ -154,31 +153,31 @@ def _entropy_source(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
 
 
 def _probes_of(row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The objects among a line's checkpoints; others are refused when they are read."""
+    """The objects among a line's checkpoints; anything else is refused later."""
     probes = row.get("checkpoints")
     return [p for p in probes if isinstance(p, dict)] if isinstance(probes, list) else []
 
 
 def _brings_labels(line: RecordedObject) -> bool:
-    """Whether any answer of a line came with its label."""
+    """Whether any answer of a line has a label."""
     rows = [{"correct": line.fields.get("natural_correct")}, *_probes_of(line.fields)]
     return any(row.get("correct") is not None for row in rows)
 
 
 @dataclass(frozen=True)
 class RecordedObject:
-    """One object of the file, and its name in messages."""
+    """One object of the file, with checked access to its fields."""
 
     where: str
     fields: dict[str, Any]
     prefix: str = ""
 
     def refuse(self, name: str, expected: str, got: Any, *, shown: bool = False) -> NoReturn:
-        """Refuse one of its fields."""
+        """Raise the error for one of its fields."""
         refuse(self.where, self.prefix + name, expected, got, shown=shown)
 
     def whole(self, name: str, default: int | None = None) -> int:
-        """A whole number that is not negative."""
+        """A non-negative whole number; required unless there is a `default`."""
         value = self.fields.get(name)
         if value is None and default is not None:
             return default
@@ -187,7 +186,7 @@ class RecordedObject:
         return int(value)
 
     def number(self, name: str, expected: str, low: float, high: float) -> float | None:
-        """A number between two limits; None where it was not recorded."""
+        """A number from `low` to `high`; None if it was not recorded."""
         value = self.fields.get(name)
         if value is None:
             return None
@@ -197,19 +196,19 @@ class RecordedObject:
         return number
 
     def logprob(self) -> float | None:
-        """The mean log-probability; None where it was not recorded."""
+        """The mean log-probability; None if it was not recorded."""
         value = self.number("mean_logprob", "a number <= 0", -math.inf, ROUNDING)
         return None if value is None else min(value, 0.0)
 
     def label(self, name: str) -> bool | None:
-        """Whether an answer is right; None where it was not recorded."""
+        """Whether an answer is right; None if it was not recorded."""
         value = self.fields.get(name)
         if value is not None and type(value) is not bool:
             self.refuse(name, "true or false", value)
         return value
 
     def answer(self, name: str) -> str | None:
-        """What the model wrote, as text even if it is a number; None if it wrote nothing."""
+        """The model's answer, numbers as text too; None if it wrote nothing."""
         value = self.fields.get(name)
         if type(value) is int or isinstance(value, Decimal):
             return str(value)
@@ -222,11 +221,11 @@ class RecordedObject:
 
 
 def question_fields(line: RecordedObject, *, labelled: bool) -> dict[str, Any]:
-    """What a line says of its question: the fields that every record has.
+    """The fields about the question, which every record has.
 
-    `labelled` says whether any of its answers came with a label.  The key is the line's own, else
-    the hash of its question, else that of its id.  `gold` is None where the line has neither that
-    nor labels, and empty where it has labels alone.
+    `labelled` says whether any of the line's answers has a label.  The key is the line's own, else
+    a hash of its question, else of its id.  `gold` is None in a line with neither gold nor labels,
+    and empty in one with labels alone.
     """
     where, row = line.where, line.fields
     name, key, gold, task = (
@@ -244,10 +243,7 @@ def question_fields(line: RecordedObject, *, labelled: bool) -> dict[str, Any]:
     if task not in TASKS:
         line.refuse("task", f"one of {', '.join(TASKS)}", task)
     if gold is not None:
-        try:
-            check_gold(task, gold)
-        except ValueError as error:
-            raise WorkloadError(f"{where}: field 'gold': {error}") from None
+        require_gold(task, gold, where)
     return {
         "id": name,
         "key": key,
@@ -261,10 +257,10 @@ def question_fields(line: RecordedObject, *, labelled: bool) -> dict[str, Any]:
 def label_or_gold(
     line: RecordedObject, name: str, question: Mapping[str, Any], *, answered: bool
 ) -> bool | None:
-    """A recorded label; None where gold is to give it, or where the whole line has neither.
+    """A recorded label; None if gold has to decide, or if the line has neither.
 
-    Without a label an answer is wrong if there is none (`answered`), and refused if the line has
-    other labels, but no gold.
+    Without a label a missing answer (not `answered`) is wrong, and any other is refused in a line
+    that has other labels and no gold.
     """
     label = line.label(name)
     if label is not None or question["gold"] is None:
@@ -282,7 +278,7 @@ def label_or_gold(
 
 
 def _record(line: RecordedObject, source: str, suffix_tokens: int, cap: int | None) -> ProbeRecord:
-    """The record of a line, with None for the labels that gold has to give."""
+    """The record of a line, with None for labels that gold has to decide."""
     row, question = line.fields, question_fields(line, labelled=_brings_labels(line))
     natural, trace = line.answer("natural_answer"), line.whole("trace_tokens")
     if cap is not None and trace > cap:
@@ -310,7 +306,7 @@ def _record(line: RecordedObject, source: str, suffix_tokens: int, cap: int | No
 def _at_markers(
     line: RecordedObject, record: ProbeRecord, positions: tuple[int, ...]
 ) -> ProbeRecord:
-    """The record with these positions of markers, and their counts where it has none."""
+    """The record with these marker positions, and marker counts where none were recorded."""
     checkpoints = tuple(
         replace(c, markers=bisect.bisect_left(positions, c.budget))
         if row.get("markers") is None
@@ -408,13 +404,10 @@ def _number(line: RecordedObject) -> str:
 
 
 def _unshared_positions(records: Sequence[ProbeRecord]) -> list[tuple[int, ...]] | None:
-    """Find each record's positions at which some question that was still thinking was not asked.
+    """Positions of each record at which some other question that was still thinking has no probe.
 
-    Returns
-    -------
-    list of tuple, or None
-        Positions of each record, in order.  None if `marker_positions` are recorded, or if most
-        positions are shared: then it is a grid, in which some answers may be missing.
+    None if `marker_positions` are recorded, or if most positions are shared: then it is a grid in
+    which some answers may be missing.
     """
     if records[0].marker_positions is not None:
         return None
@@ -428,7 +421,7 @@ def _unshared_positions(records: Sequence[ProbeRecord]) -> list[tuple[int, ...]]
     n_unshared = sum(n for p, n in times.items() if n < thinking_on[p])
     if 2 * n_unshared <= times.total():
         return None
-    # Positions where only one trace thinks on are never shared.
+    # A position that only one trace reaches cannot be shared.
     shared = {p for p, n in times.items() if n == thinking_on[p] > 1}
     return [tuple(p for p in positions if p not in shared) for positions in asked]
 
@@ -436,7 +429,7 @@ def _unshared_positions(records: Sequence[ProbeRecord]) -> list[tuple[int, ...]]
 def _grade(
     lines: Sequence[RecordedObject], records: Sequence[ProbeRecord], grader: Grades
 ) -> tuple[tuple[ProbeRecord, ...], int]:
-    """Fill in the labels that were not recorded; also return how many there are."""
+    """Fill in the labels that were not recorded; also returns their number."""
     items: list[tuple[str, str, str | None]] = []
     asked: list[str] = []
     for line, record in zip(lines, records, strict=True):

@@ -1,8 +1,8 @@
-"""The paper's benchmarks as workloads, through the ``datasets`` library.
+"""Make workloads from the paper's benchmarks, through the ``datasets`` library.
 
-Sources, splits and gold rules are those of the paper's table "Benchmark sources and experimental
-splits".  A sample of a benchmark is chosen by the hash of seed and question: a larger one holds
-every smaller one, so that a run can grow.  Knows no model and no probe.
+Sources, splits and gold are those of the paper's table "Benchmark sources and experimental splits".
+Questions are drawn by the hash of seed and question, so that a larger sample contains every smaller
+one and a run can grow.
 
 References
 ----------
@@ -28,12 +28,12 @@ __all__ = ["BENCHMARKS", "Benchmark", "Converted", "convert", "load_rows"]
 Row = Mapping[str, Any]
 _BUILDERS = {".json": "json", ".jsonl": "json", ".parquet": "parquet", ".csv": "csv"}
 _NOT_AN_OPTION = "N/A"
-"""How MMLU-Pro fills up its lists of options."""
+"""Filler in MMLU-Pro's lists of options."""
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Where a benchmark comes from, and how one of its rows is read."""
+    """Where a benchmark comes from, and how its rows are read."""
 
     repository: str
     """On the Hugging Face hub."""
@@ -41,21 +41,21 @@ class Benchmark:
     split: str
     task: str
     columns: tuple[str, ...]
-    """Those that are read."""
+    """Required columns."""
     size: int
     """Questions that the paper used."""
     read: Callable[[Row, int], dict[str, Any]]
-    """Makes a line of a workload of a row and the seed, its `id` the data set's own name of the
-    question, None in what the row does not hold; ValueError where it holds no gold."""
+    """Turns a row and the seed into a workload line, with None for what the row lacks and the data
+    set's own name of the question as `id`; raises ValueError for a row without gold."""
 
 
 @dataclass(frozen=True)
 class Converted:
-    """Lines of a workload, and what was left out."""
+    """Workload lines drawn from a benchmark."""
 
     lines: tuple[dict[str, str], ...]
     available: int
-    """Questions that could have been chosen."""
+    """Number of questions to draw from."""
     left_out: tuple[str, ...]
     """One sentence for each row that cannot be asked."""
 
@@ -64,7 +64,7 @@ class Converted:
 
 
 def _gsm8k(row: Row, seed: int) -> dict[str, Any]:
-    """The answer follows ``####``, its thousands set off by commas."""
+    """The answer follows ``####``, with commas between thousands."""
     _, mark, gold = row["answer"].rpartition("####")
     if not mark:
         raise ValueError("expected an answer after '####'")
@@ -88,7 +88,7 @@ def _mmlu_pro(row: Row, seed: int) -> dict[str, Any]:
 
 
 def _gpqa(row: Row, seed: int) -> dict[str, Any]:
-    """Options in the order of a hash of the seed and their text: no process's own randomness."""
+    """Options are ordered by a hash of the seed and their text, alike in every process."""
     question, right = row["Question"].strip(), row["Correct Answer"].strip()
     options = [right, *(row[f"Incorrect Answer {k}"].strip() for k in (1, 2, 3))]
     options.sort(key=lambda option: _hash(seed, question, option))
@@ -133,7 +133,7 @@ BENCHMARKS = {
         *("AI-MO/aimo-validation-aime", None, "train", "numeric"), ("problem", "answer"), 90, _aime
     ),
 }
-"""The paper names no source of MATH-500: here it is the usual copy of Lightman et al.'s subset."""
+"""The paper names no source of MATH-500; this is the usual copy of Lightman et al.'s subset."""
 
 
 # --- Reading and drawing --------------------------------------------------------------------------
@@ -142,13 +142,13 @@ BENCHMARKS = {
 def load_rows(name: str, source: Path | None = None, *, quiet: bool = False) -> list[Row]:
     """Read all rows of a benchmark's split.
 
-    `name` is one of `BENCHMARKS`; `source` a JSON, JSONL, Parquet or CSV file in the data set's own
-    columns, or a folder as downloaded from the hub; None for the hub itself.
+    `name` is one of `BENCHMARKS`; `source` is a JSON, JSONL, Parquet or CSV file with the data
+    set's own columns, or a folder downloaded from the hub, and None is the hub itself.
 
     Raises
     ------
     WorkloadError
-        The library is not installed; hub, file or folder cannot be read; a column is missing.
+        The library is not installed; hub, file or folder cannot be read; or a column is missing.
     """
     benchmark = BENCHMARKS[name]
     try:
@@ -167,13 +167,13 @@ def load_rows(name: str, source: Path | None = None, *, quiet: bool = False) -> 
                 raise WorkloadError(
                     f"{source}: expected a file named {', '.join(_BUILDERS)} or a folder"
                 )
-            # As one split, whatever the file's name says.
+            # Takes the file as one split, whatever its name.
             files = {benchmark.split: str(source)}
             found = datasets.load_dataset(kind, data_files=files, split=benchmark.split)
         elif source is not None and not source.exists():
             raise WorkloadError(f"{source}: no such file or folder")
         else:
-            # A hub's folder names its configurations in its README; another folder has none.
+            # A folder from the hub lists its configurations in a README; another has none.
             named = source is None or (source / "README.md").exists()
             config = benchmark.config if named else None
             found = datasets.load_dataset(where, config, split=benchmark.split)
@@ -192,20 +192,20 @@ def load_rows(name: str, source: Path | None = None, *, quiet: bool = False) -> 
 
 
 def convert(name: str, rows: Iterable[Row], n: int, *, seed: int) -> Converted:
-    """Draw questions of a benchmark and write them as lines of a workload.
+    """Draw questions from a benchmark, as workload lines.
 
-    `rows` are all of its rows, in the data set's own columns.  At most `n` questions are drawn by
-    `seed`, which also orders GPQA's options; the lines keep the data set's order.
+    `rows` are all its rows, with the data set's own columns.  At most `n` questions are drawn by
+    `seed`, which also orders GPQA's options; lines keep the data set's order.
 
     Raises
     ------
     WorkloadError
-        No row can be asked.
+        No row holds a usable question.
 
     Notes
     -----
-    Departs from the paper, which does not say how its parts of GSM8K and MMLU-Pro were drawn.  A
-    row without gold, or a question that came before, is left out and named.
+    The paper does not say how its subsets of GSM8K and MMLU-Pro were drawn.  Rows without gold and
+    repeated questions are left out, with a sentence each in `Converted.left_out`.
     """
     benchmark = BENCHMARKS[name]
     read: dict[str, tuple[str, dict[str, str]]] = {}

@@ -1,8 +1,8 @@
-"""Logs of inspect_ai: ``.eval`` archives, and the same as JSON.
+"""Read logs of inspect_ai: ``.eval`` archives, and the same as JSON.
 
-An ``.eval`` file is a zip archive of JSON documents, one for each sample and epoch, packed with
-Zstandard.  Reasoning is kept where the log has it as parts of their own (``ContentReasoning``) or
-between markers in the text; reasoning that the provider redacted is not there to be kept.
+An ``.eval`` file is a zip archive of JSON documents, one for each sample and epoch, compressed with
+Zstandard.  Reasoning is read from content parts of its own (``ContentReasoning``) or from between
+markers in the text; what the provider redacted is lost.
 
 References
 ----------
@@ -36,11 +36,11 @@ from stopadvisor.workload.traces import split_thinking
 __all__ = ["read_inspect"]
 
 MOST_OF_A_SAMPLE = 2**26
-"""Most bytes that one sample of an archive unpacks to; they are read one by one."""
+"""Most bytes that one sample of an archive may unpack to; samples are read one by one."""
 MOST_UNPACKED = 2**34
-"""Most bytes that all samples of an archive unpack to, most of which is not kept."""
+"""Most bytes that all samples of an archive may unpack to; most of it is not kept."""
 _ATTACHMENT = "attachment://"
-"""Stands in for a long text, which the sample's ``attachments`` hold once."""
+"""Prefix of references to long texts in the sample's ``attachments``."""
 
 
 def read_inspect(paths: Sequence[Path], log_options: LogOptions) -> LogContent:
@@ -62,7 +62,7 @@ def read_inspect(paths: Sequence[Path], log_options: LogOptions) -> LogContent:
 
 
 def _text_length(entry: Logged) -> int:
-    """Characters that an entry keeps in memory."""
+    """Characters of an entry in memory."""
     texts = (entry.thinking, entry.reply, entry.gold, *(m["content"] for m in entry.messages))
     return sum(len(text) for text in texts if text is not None)
 
@@ -97,7 +97,7 @@ def _unpacked(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             for member in members:
                 where = f"{path}: {' '.join(member.filename.split())}"
                 with archive.open(member) as packed:
-                    # No more than is allowed, whatever size the archive says it has.
+                    # Bounded whatever size the archive declares.
                     data = packed.read(MOST_OF_A_SAMPLE + 1)
                 unpacked += len(data)
                 if len(data) > MOST_OF_A_SAMPLE:
@@ -166,7 +166,7 @@ def _logged(
 
 
 def _stop_reason(output: Mapping[str, Any]) -> Any:
-    """Why the model ended, as inspect_ai says it; None where it does not."""
+    """inspect_ai's reason why the model ended; None if it gives none."""
     choices = output.get("choices")
     first = choices[0] if isinstance(choices, list) and choices else None
     return first.get("stop_reason") if isinstance(first, dict) else None
@@ -175,7 +175,7 @@ def _stop_reason(output: Mapping[str, Any]) -> Any:
 def _asked_messages(
     found: Any, messages: list[Any], options: Any, where: str
 ) -> tuple[dict[str, str], ...]:
-    """The conversation before the reply; of a sample that was never asked, its input."""
+    """The conversation before the reply, or the input of a sample that was never asked."""
     if messages:
         return chat_messages(messages, where, "messages")
     if isinstance(found, list):
@@ -190,7 +190,7 @@ def _asked_messages(
 def _reply(
     message: dict[str, Any], where: str, log_options: LogOptions
 ) -> tuple[str | None, str | None]:
-    """Thinking and reply of the assistant's message; both None where it says nothing."""
+    """Thinking and reply of the assistant's message; both None if it is empty."""
     content = message.get("content")
     if isinstance(content, str):
         content = [{"type": "text", "text": content}]
@@ -212,7 +212,7 @@ def _error(sample: dict[str, Any]) -> str:
 
 
 def _resolve(message: Any, attachments: Mapping[str, Any]) -> Any:
-    """A message with its long texts in their places."""
+    """A message with its attachments filled in."""
     if not isinstance(message, dict):
         return message
     content = message.get("content")

@@ -1,7 +1,6 @@
-"""The lines of a workload file as checked fields: what is not as it should be is refused.
+"""Read the lines of a JSONL file and check their fields.
 
-Every message gives ``FILE:LINE``, the field, what was expected and what was found.  This module
-knows JSON and chat messages, but no question, task or gold.
+Every error gives ``FILE:LINE``, the field, what was expected and what was found.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ _ROLES = ("system", "developer", "user", "assistant", "tool")
 def read_rows(path: Path) -> tuple[bytes, list[tuple[str, dict[str, Any]]]]:
     """Read a JSONL file.
 
-    Returns the file's bytes, and per line ``FILE:LINE`` with the line's object, numbers with a
-    point as `Decimal` (so that a float is NaN or infinite).
+    Returns the file's bytes, and for each line its ``FILE:LINE`` and object.  Numbers with a point
+    are `Decimal`, so a float in it is NaN or infinite.
 
     Raises
     ------
@@ -73,7 +72,7 @@ def _lines(data: bytes, path: Path) -> list[str]:
         ) from None
     if not text.strip():
         raise WorkloadError(f"{path}: expected at least one question, got an empty file")
-    # Split at \n alone: other line separators may stand inside a question.
+    # Split at \n alone: questions may contain other line separators.
     return text.rstrip().split("\n")
 
 
@@ -93,7 +92,7 @@ def _parse(line: str, where: str, number: int) -> dict[str, Any]:
     if not line.strip():
         raise WorkloadError(f"{where}: expected a question, got a blank line")
     try:
-        # Gold keeps the digits it was written with.
+        # Decimal: gold keeps its digits as written.
         row = parse_json(line, object_pairs_hook=_object, parse_float=Decimal)
     except _RepeatedFieldError as error:
         raise WorkloadError(f"{where}: field {str(error)!r}: expected once, got twice") from None
@@ -118,7 +117,7 @@ def _parse(line: str, where: str, number: int) -> dict[str, Any]:
 def refuse(where: str, field: str, expected: str, got: Any, *, shown: bool = False) -> NoReturn:
     """Raise the `WorkloadError` for a field at `where`, ``FILE:LINE``.
 
-    `got` is the value found, or with `shown` the words for it, printed as they stand.
+    `got` is the value that was found, or with `shown` words for it, printed as they are.
     """
     found = got if shown else _shown(got)
     raise WorkloadError(f"{where}: field {field!r}: expected {expected}, got {found}")
@@ -132,14 +131,14 @@ def _shown(value: Any) -> str:
 
 
 def text_field(row: dict[str, Any], name: str, where: str, *, decimals: bool = False) -> str | None:
-    """Return the text of an optional field, None where it is absent.
+    """The text of an optional field, None if it is absent.
 
-    Whole numbers, and if allowed decimal ones, become text.
+    Whole numbers become text, and with `decimals` other numbers too.
     """
     value = row.get(name)
     if value is None:
         return None
-    if type(value) is int or (decimals and isinstance(value, Decimal)):  # bool is no number
+    if type(value) is int or (decimals and isinstance(value, Decimal)):  # a bool is refused
         return str(value)
     if not isinstance(value, str) or not value.strip():
         kind = "number" if decimals else "whole number"
@@ -149,7 +148,7 @@ def text_field(row: dict[str, Any], name: str, where: str, *, decimals: bool = F
 
 
 def check_text(text: str, where: str, field: str) -> None:
-    """Refuse half a surrogate pair, which JSON can spell and no UTF-8 file can hold."""
+    """Refuse half a surrogate pair: JSON can write one, UTF-8 cannot."""
     if text.isascii():
         return
     try:
@@ -159,9 +158,9 @@ def check_text(text: str, where: str, field: str) -> None:
 
 
 def messages_field(row: dict[str, Any], where: str) -> tuple[tuple[Mapping[str, str], ...], bool]:
-    """Return the chat messages of a line, and whether they were given as `question`.
+    """The chat messages of a line, and whether they were given as `question`.
 
-    A last message from the assistant is a recorded reply, and not part of the question.
+    A final assistant message is a recorded reply, not part of the question.
     """
     question, messages = row.get("question"), row.get("messages")
     if question is not None and messages is not None:
@@ -185,7 +184,7 @@ def messages_field(row: dict[str, Any], where: str) -> tuple[tuple[Mapping[str, 
 
 
 def is_reply(message: Any) -> bool:
-    """Whether a message is the assistant's."""
+    """Whether a message is from the assistant."""
     return isinstance(message, dict) and message.get("role") == "assistant"
 
 
@@ -204,7 +203,7 @@ def _check_message(message: Any, where: str, field: str) -> None:
 
 
 def option_lines(question: str, options: Sequence[str], filler: str | None = None) -> str:
-    """A question with its options, a line each after a letter; a filler keeps its letter alone."""
+    """A question with lettered options, one a line; options equal to `filler` are not shown."""
     rows = zip(ascii_uppercase, options, strict=False)
     shown = [f"{letter}. {text.strip()}" for letter, text in rows if text != filler]
     return "\n".join([question.strip(), "", *shown])

@@ -1,7 +1,6 @@
-"""What every format is read into, and the lines of a workload that are made of it.
+"""Turn a log's replies into lines of a workload; read logs in CSV.
 
-Also what the formats share: fields that are checked, and files of a bounded size.  Knows no format
-but CSV, whose columns the user names.
+Also holds what readers of log formats share: checked fields, and files of bounded size.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from stopadvisor.answers.normal_form import TASKS, check_gold, guess_task
+from stopadvisor.answers.normal_form import TASKS, guess_task
 from stopadvisor.ground.constants import KNOWN_MARKERS
 from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.ground.progress import tracked
 from stopadvisor.workload.lines import check_text, refuse
-from stopadvisor.workload.questions import content_key
+from stopadvisor.workload.questions import content_key, require_gold
 from stopadvisor.workload.traces import split_thinking
 
 __all__ = [
@@ -43,19 +42,19 @@ __all__ = [
 ]
 
 MOST_BYTES = 2**28
-"""Largest JSON document that is read at once, and most text that one log may fill memory with."""
+"""Largest JSON document that is read, and most text of one log that is held in memory."""
 MOST_VALUES = 2**23
-"""Most values in one document: twenty million empty objects fit in 60 MB and take 2 GB to hold."""
+"""Most values in one document: twenty million empty objects take 60 MB as JSON and 2 GB parsed."""
 
 
 @dataclass(frozen=True)
 class LogOptions:
-    """How a log is to be read, as far as the user says."""
+    """The user's options for reading a log."""
 
     columns: Mapping[str, str] = field(default_factory=dict)
-    """Names of a table's columns, by what they hold: see `COLUMNS`."""
+    """Names of a table's columns, by their content; see `COLUMNS`."""
     markers: tuple[tuple[str, str], ...] = KNOWN_MARKERS
-    """Openers and closers of thinking that stands in the reply's text."""
+    """Pairs of opener and closer around thinking inside a reply's text."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class Logged:
     """One question as it was asked, and one reply to it."""
 
     where: str
-    """``FILE:LINE``, or the file's own name of the place."""
+    """``FILE:LINE``, or the file and the sample in it."""
     messages: tuple[Mapping[str, str], ...]
     """The conversation before the reply."""
     gold: str | None = None
@@ -71,35 +70,35 @@ class Logged:
     """The log's own id of the question."""
     category: str | None = None
     thinking: str | None = None
-    """None where none was recorded, or it cannot be separated from the reply."""
+    """None if none was recorded, or it cannot be told from the reply."""
     reply: str | None = None
-    """Text after the thinking; None where there is none."""
+    """Text after the thinking; None if there is none."""
     ended: bool = False
-    """The model ended by itself, as far as the log says; else it may have been cut."""
+    """The log says that the model ended by itself; else it may have been cut."""
     group: str | None = None
     task: str | None = None
-    """Kind of answer; None: guessed from gold."""
+    """Kind of answer; None to guess it from gold."""
     epoch: int = 1
-    """Which of the question's replies it is, as far as the log numbers them."""
+    """Number of the reply among those to the question, if the log numbers them."""
     usage: Mapping[str, Any] | None = None
-    """Tokens of the reply, as the log counts them."""
+    """The log's own token counts of the reply."""
 
 
 @dataclass(frozen=True)
 class LogContent:
-    """What was read of some files."""
+    """The replies in some files."""
 
     entries: tuple[Logged, ...]
-    """In the order of the files; several of a question where it has several replies."""
+    """In the order of the files; a question with several replies has several entries."""
     left_out: tuple[str, ...] = ()
-    """One sentence for each reply that was not taken, or question without the gold that it has."""
+    """One sentence for each reply or gold that was left out."""
 
 
 # --- Fields ---------------------------------------------------------------------------------------
 
 
 def plain_text(value: Any, where: str, name: str) -> str | None:
-    """Text of an optional field that may hold a number; None where it is absent or blank."""
+    """Text of an optional field that may hold a number; None if it is absent or blank."""
     if value is None or (isinstance(value, str) and not value.strip()):
         return None
     if isinstance(value, str):
@@ -110,7 +109,7 @@ def plain_text(value: Any, where: str, name: str) -> str | None:
 
 
 def gold_text(value: Any, where: str, name: str, left_out: list[str]) -> str | None:
-    """Text of gold; none of a list of several, which is noted in `left_out`."""
+    """Text of gold; None for a list of several answers, which is noted in `left_out`."""
     if isinstance(value, list):
         different = list(dict.fromkeys(map(str, value)))
         if len(different) > 1:
@@ -123,7 +122,7 @@ def gold_text(value: Any, where: str, name: str, left_out: list[str]) -> str | N
 
 
 def chat_messages(value: Any, where: str, name: str) -> tuple[dict[str, str], ...]:
-    """Chat messages as role and text, whatever else they hold."""
+    """Chat messages reduced to role and text."""
     if not isinstance(value, list) or not value:
         refuse(where, name, "a list of chat messages that is not empty", value)
     found = []
@@ -140,7 +139,7 @@ def chat_messages(value: Any, where: str, name: str) -> tuple[dict[str, str], ..
 
 
 def _joined(parts: list[Any], where: str, name: str) -> str:
-    """Content in parts, which must all be text."""
+    """Join content in parts, all of which must be text."""
     texts: list[str] = []
     for index, part in enumerate(parts):
         text = part.get("text") if isinstance(part, dict) else part
@@ -157,7 +156,7 @@ def load_json(data: bytes, where: str) -> dict[str, Any]:
     """Parse a JSON object."""
     if len(data) > MOST_BYTES:
         raise WorkloadError(f"{where}: expected at most {MOST_BYTES >> 20} MB of JSON, got more")
-    # Brackets and commas inside texts count too, so that this is an upper bound.
+    # An upper bound: brackets and commas inside texts count too.
     if sum(map(data.count, (b"{", b"[", b","))) > MOST_VALUES:
         raise WorkloadError(f"{where}: expected at most {MOST_VALUES:,} values in a document")
     try:
@@ -170,13 +169,13 @@ def load_json(data: bytes, where: str) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON file of at most `MOST_BYTES`; raises as `load_json`, or as it cannot be read."""
+    """Read a JSON file of at most `MOST_BYTES`; raises as `load_json` and `open_log`."""
     with open_log(path) as file:
         return load_json(file.read(MOST_BYTES + 1), str(path))
 
 
 def open_log(path: Path) -> BinaryIO:
-    """Open a file for reading."""
+    """Open a file for reading; raises WorkloadError if it cannot."""
     try:
         return path.open("rb")
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
@@ -184,10 +183,10 @@ def open_log(path: Path) -> BinaryIO:
         raise WorkloadError(f"{path}: expected a readable file, got: {reason}") from None
 
 
-# --- CSV, whose columns the user names ------------------------------------------------------------
+# --- CSV ------------------------------------------------------------------------------------------
 
 COLUMNS = ("question", "gold", "thinking", "answer", "id", "category", "group", "task")
-"""What a column may hold."""
+"""What a column may hold; the user says which column holds which."""
 
 
 def read_csv(paths: Sequence[Path], log_options: LogOptions) -> LogContent:
@@ -239,7 +238,7 @@ def read_table(path: Path, wanted: Sequence[str]) -> Iterator[tuple[str, dict[st
     except UnicodeDecodeError as error:
         number = data.count(b"\n", 0, error.start) + 1
         raise WorkloadError(f"{path}:{number}: expected UTF-8 text, got: {error.reason}") from None
-    usual = csv.field_size_limit(MOST_BYTES)  # thinking is longer than the usual cell
+    usual = csv.field_size_limit(MOST_BYTES)  # thinking exceeds the default limit of a cell
     try:
         count = text.count("\n") + (not text.endswith("\n"))
         lines = tracked(f"reading {path.name}", StringIO(text, newline=""), count)
@@ -263,46 +262,46 @@ def read_table(path: Path, wanted: Sequence[str]) -> Iterator[tuple[str, dict[st
         csv.field_size_limit(usual)
 
 
-# --- From replies to lines of a workload: a question once, with all its recorded traces -----------
+# --- From replies to lines of a workload ----------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Gathered:
-    """Lines of a workload."""
+    """Lines of a workload made from a log."""
 
     lines: tuple[dict[str, Any], ...]
-    """In the order in which their questions come first."""
+    """In the order in which the questions first occur."""
     n_gold: int
     """Questions with gold."""
     n_traces: int
-    """Recorded replies whose thinking is known."""
+    """Replies with their thinking."""
     n_cut: int
-    """Those of them whose thinking was cut."""
+    """Traces whose thinking was cut."""
     without_thinking: tuple[str, ...]
-    """Places of replies whose thinking is not known."""
+    """Places of replies without their thinking."""
     n_untraced: int
-    """Questions without any trace whose thinking is known."""
+    """Questions without a reply that has its thinking."""
     renamed: tuple[str, ...]
     """One sentence for each id that stood for several questions."""
     left_out: tuple[str, ...]
-    """One sentence for each reply, question or gold that was not taken."""
+    """One sentence for each reply, question or gold that was left out."""
 
 
 def gather(log: LogContent, *, task: str | None = None, traces_only: bool = False) -> Gathered:
-    """Make lines of what was read of a log.
+    """Make lines of a workload from a log: each question once, with all its recorded traces.
 
     Parameters
     ----------
     task : str, optional
-        Kind of answer of all questions; None: the log's, or guessed from gold.
+        Kind of answer of all questions; None takes the log's, or guesses it from gold.
     traces_only : bool
         Leave out replies without their thinking, and questions that have no other.
 
     Raises
     ------
     WorkloadError
-        There is no question, one has two different golds, groups or tasks, or gold that no answer
-        could equal.
+        There is no question; or one has two different golds, groups or tasks, or gold that no
+        answer could equal.
     """
     questions: dict[str, dict[str, Any]] = {}
     places: dict[str, str] = {}
@@ -373,21 +372,18 @@ def _is_traced(line: Mapping[str, Any]) -> bool:
 
 
 def _check(entry: Logged, task: str | None) -> None:
-    """Refuse what no workload could hold, as long as its place is known."""
+    """Refuse text and gold that no workload can hold, while their place is known."""
     fields = ("gold", "name", "category", "group", "thinking", "reply")
     texts = [getattr(entry, name) for name in fields]
     for text in (*texts, *(value for m in entry.messages for value in m.values())):
         if text is not None:
             check_text(text, entry.where, "text")
     if entry.gold is not None:
-        try:
-            check_gold(task or entry.task or guess_task(entry.gold), entry.gold)
-        except ValueError as error:
-            raise WorkloadError(f"{entry.where}: field 'gold': {error}") from None
+        require_gold(task or entry.task or guess_task(entry.gold), entry.gold, entry.where)
 
 
 def _free_name(entry: Logged, names: dict[str, str], counts: Counter[str]) -> str:
-    """The log's id, or with a number after it where another question has it."""
+    """The log's id, with a number appended if another question has it."""
     assert entry.name is not None
     name = entry.name
     while name in names:
@@ -398,7 +394,7 @@ def _free_name(entry: Logged, names: dict[str, str], counts: Counter[str]) -> st
 
 
 def _ordered(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields in a fixed order; one plain message without a recorded reply is a `question`."""
+    """Fields in a fixed order; a single user message without traces becomes a `question`."""
     messages = line["messages"]
     plain = len(messages) == 1 and messages[0]["role"] == "user" and "traces" not in line
     content = {"question": messages[0]["content"]} if plain else {"messages": messages}

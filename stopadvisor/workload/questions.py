@@ -1,9 +1,8 @@
-"""Questions, labelled or not: read and check the file, fill in the prompt, split by question.
+"""Workloads: read and check a file of questions, fill in the prompt, and split by question.
 
-A workload is a JSONL file, one question a line; a line that is not as it should be is an error that
-names file, line and field, and nothing is skipped in silence.  A question's identity is the hash of
-its content, so neither its label nor its place in the file moves it to another part of the split.
-This module knows no model, no probe and no random state.
+A workload is a JSONL file, one question a line; a malformed line is an error that names file, line
+and field, and none is skipped silently.  A question is identified by the hash of its content, so
+neither its gold nor its place in the file moves it to another part of the split.
 """
 
 from __future__ import annotations
@@ -40,6 +39,7 @@ __all__ = [
     "parse_split",
     "read_workload",
     "render_messages",
+    "require_gold",
 ]
 
 PARTS = ("fit", "calibration", "test")
@@ -50,30 +50,30 @@ class PartCounts:
     """Questions in each part of the split."""
 
     fit: int
-    """Choose and fit the rule."""
+    """Questions that choose and fit the rule."""
     calibration: int
-    """Closed until `calibrate` opens them."""
+    """Questions that stay closed until `calibrate` opens them."""
     test: int
-    """Measure what a policy does."""
+    """Questions that measure a finished policy."""
 
 
 ASSUMED_TASK = "math"
-"""Where nothing says the kind of answer: the form that tells numbers from formulas and words."""
+"""Task of questions with neither task nor gold: it handles numbers, formulas and words."""
 SMALLEST_PARTS = {"fit": 20, "calibration": 10, "test": 10}
-"""Fewest different questions that each part can do its work with."""
+"""Fewest different questions of each part."""
 
 
 @dataclass(frozen=True)
 class RecordedTrace:
-    """Thinking that was recorded, and the reply to it."""
+    """Recorded thinking, and the reply after it."""
 
     where: str
     """``FILE:LINE``."""
     thinking: str
     reply: str | None
-    """None where thinking was cut before its end, or the model ended without a reply."""
+    """None if thinking was cut, or the model ended without a reply."""
     ended: bool = False
-    """The model ended by itself, be it without closing its thinking."""
+    """The model ended by itself, even if it did not close its thinking."""
 
 
 @dataclass(frozen=True)
@@ -83,30 +83,30 @@ class Question:
     id: str
     """Name in the run's files; unique in the workload."""
     key: str
-    """SHA-256 (hex) of the content, which is the messages alone: relabelling moves nothing."""
+    """SHA-256 (hex) of the messages alone, so that relabelling moves no question."""
     messages: tuple[Mapping[str, str], ...]
     """Chat messages before the prompt template; a `question` is one user message."""
     gold: str | None
-    """Right answer; None where nobody has said which it is."""
+    """The right answer; None if it is unknown."""
     task: str
     """Kind of answer, one of `TASKS`."""
     category: str | None = None
     """For display only."""
     group: str | None = None
-    """Questions of one group stay in one part of the split."""
+    """Questions of a group share a part of the split."""
     templated: bool = True
-    """Given as `question`, so that the prompt template applies; False for `messages`."""
+    """Given as `question`, to which the prompt template applies; False for `messages`."""
     traces: tuple[RecordedTrace, ...] = ()
-    """What it was thought before; empty where the model is to think."""
+    """Recorded traces; empty if the model is to think."""
 
     @property
     def text(self) -> str:
-        """What is asked: the last message."""
+        """The last message."""
         return self.messages[-1]["content"]
 
     @property
     def group_key(self) -> str:
-        """What stays together in the split: the group, or the content where there is none."""
+        """The key by which the split is drawn: the group, else the content."""
         return self.group or self.key
 
 
@@ -121,9 +121,9 @@ class Workload:
     sha256: str
     """SHA-256 (hex) of the file's bytes."""
     guessed_tasks: Mapping[str, int]
-    """How many questions named no task, by the task that was guessed from their gold."""
+    """Number of questions without a task, by the task guessed from their gold."""
     assumed_task: str | None = None
-    """Task of the questions that have neither task nor gold; None where there is none of those."""
+    """Task of the questions with neither task nor gold; None if there are none."""
 
     @property
     def n_labelled(self) -> int:
@@ -144,22 +144,20 @@ def read_workload(
 ) -> Workload:
     """Read and check a workload.
 
-    Fields of a line: `question` (text) or `messages` (chat messages, the last from the user), one
-    of them; optional `gold` or `answer` (text or number; where both are given `gold` is taken),
-    `id`, `task`, `category`, `group`.  ``null`` is the same as leaving a field out, and others are
-    not looked at.  Without `id` it is the first 12 digits of the key, further ones of the same
-    content ending in ``-2``, ``-3`` in the order of the file.
+    A line has either `question` (text) or `messages` (chat messages, the last from the user), and
+    optionally `gold`, or `answer` as another name for it (text or number), `id`, `task`, `category`
+    and `group`.  ``null`` counts as absent; other fields are ignored.  The default `id` is the
+    first 12 digits of the key; repeated questions append ``-2``, ``-3`` in the order of the file.
 
-    `default_task` is the task of lines that name none, instead of the guess from their gold;
-    `assumed` that of lines with neither task nor gold, where the file's others do not share one,
-    and None refuses such lines.
+    Lines without a task get `default_task`, else one guessed from their gold.  Lines with neither
+    get the task that all others share, else `assumed`; with None they are refused.
 
     Raises
     ------
     WorkloadError
-        The file cannot be read or holds no question; or a line is no such question, repeats an
-        `id`, or repeats a question with another gold, task or group.  The message gives
-        ``FILE:LINE`` and the field.
+        The file cannot be read or has no question; or a line is malformed, repeats an `id`, or
+        repeats a question with another gold, task or group.  The message gives ``FILE:LINE`` and
+        the field.
     """
     path = Path(path)
     data, rows = read_rows(path)
@@ -181,10 +179,7 @@ def read_workload(
             else:
                 guessed[task] += 1
         if gold is not None:
-            try:
-                check_gold(task, gold)
-            except ValueError as error:
-                raise WorkloadError(f"{where}: field {_gold_field(row)!r}: {error}") from None
+            require_gold(task, gold, where, _gold_field(row))
         question = Question(
             id=name,
             key=key,
@@ -201,19 +196,27 @@ def read_workload(
     return Workload(path, tuple(questions), digest, dict(guessed), assumed)
 
 
+def require_gold(task: str, gold: str, where: str, field: str = "gold") -> None:
+    """Raise the `WorkloadError` for gold that no answer of its task could equal."""
+    try:
+        check_gold(task, gold)
+    except ValueError as error:
+        raise WorkloadError(f"{where}: field {field!r}: {error}") from None
+
+
 def content_key(messages: Sequence[Mapping[str, str]]) -> str:
-    """Hash a question's messages, before any prompt template: its identity everywhere."""
+    """Hash a question's messages, before any prompt template: its identity in every file."""
     content = json.dumps(messages, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(content.encode()).hexdigest()
 
 
 def name_key(name: str) -> str:
-    """Stand in for `content_key` where a question's content is not known: a hash of its name."""
+    """Hash a question's name, as its key where the content is unknown."""
     return hashlib.sha256(f"id:{name}".encode("utf-8", "backslashreplace")).hexdigest()
 
 
 def _given_ids(rows: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, str]:
-    """Where each given id stands; all are known before the first one is derived."""
+    """The place of each given id; collected before any id is derived."""
     ids: dict[str, str] = {}
     for where, row in rows:
         name = text_field(row, "id", where)
@@ -249,7 +252,7 @@ def _gold(row: dict[str, Any], where: str) -> str | None:
 def _tasks(
     rows: Sequence[tuple[str, dict[str, Any]]], default: str | None, assumed: str | None
 ) -> list[str]:
-    """The task of each line: the one it names, or that follows from its gold; else the others'."""
+    """The task of each line: its own, or guessed from its gold, else what the others share."""
     found: list[str | None] = []
     for where, row in rows:
         task = row.get("task")
@@ -267,7 +270,7 @@ def _tasks(
 
 
 def _check_same(question: Question, where: str, first_where: str, first: Question) -> None:
-    """Refuse one question with two labels, or in two groups that the split could part."""
+    """Refuse a repeated question with another gold, task or group."""
     fields = (
         ("gold", _comparable(question), _comparable(first)),
         ("task", question.task, first.task),
@@ -290,15 +293,15 @@ def _comparable(question: Question) -> str | None:
 
 
 def render_messages(question: Question, template: str | None) -> tuple[Mapping[str, str], ...]:
-    """The chat messages of a question, with the prompt template where it was given as `question`.
+    """The chat messages of a question; those given as `question` get the prompt template.
 
-    `template` is a text with ``{question}``; None for the default of the question's task.
+    `template` is a text with ``{question}``; None is the default of the question's task.
     """
     if template is not None and "{question}" not in template:
         raise WorkloadError(f"prompt template: expected text with '{{question}}', got {template!r}")
     if not question.templated:
         return question.messages
-    # Replaced, not formatted: templates and questions are full of braces of their own.
+    # Not str.format: templates and questions contain other braces.
     text = (template if template is not None else PROMPT_TEMPLATES[question.task]).replace(
         "{question}", question.messages[0]["content"]
     )
@@ -311,7 +314,7 @@ _MOST_WITHOUT_TEST = 2000
 
 
 def parse_split(text: str) -> tuple[float, float, float]:
-    """Read ``40/40/20``, fit, calibration and test in percent, as shares that add up to 1."""
+    """Parse ``40/40/20``, fit, calibration and test in percent, into shares that add up to 1."""
     try:
         fit, calibration, test = (float(part) for part in text.split("/"))
     except ValueError:
@@ -326,10 +329,10 @@ def parse_split(text: str) -> tuple[float, float, float]:
 
 
 def default_split(n_questions: int) -> tuple[float, float, float]:
-    """Shares of fit, calibration and test where nobody asks for others.
+    """Default shares of fit, calibration and test.
 
-    Up to 2,000 questions none is kept for test: as calibration questions they are worth more, and
-    what a rule saves is measured on calibration questions too.  The fit part is the same in both.
+    Up to 2,000 questions there is no test part: questions are worth more in calibration, which
+    measures savings too.  The fit part is the same in both.
     """
     return (0.4, 0.6, 0.0) if n_questions <= _MOST_WITHOUT_TEST else (0.4, 0.4, 0.2)
 
@@ -339,10 +342,10 @@ def assign_parts(
 ) -> NDArray[np.int8]:
     """Split questions by the hash of their group key.
 
-    A pure function of key and seed: more questions move none that are there, and equal keys share
-    a part.  So the parts have the asked sizes only on average.
+    A pure function of key and seed: adding questions moves none, and equal keys share a part.  The
+    parts have the requested sizes only on average.
 
-    `group_keys` are the `Question.group_key` of each question; `fractions`, of fit, calibration and
+    `group_keys` holds each question's `Question.group_key`; `fractions`, of fit, calibration and
     test, add up to 1.  Returns an index into `PARTS` for each question, (n_questions,).
     """
     if min(fractions) < 0 or not abs(sum(fractions) - 1) < 1e-9:
@@ -350,7 +353,7 @@ def assign_parts(
             f"fractions: expected three shares >= 0 that add up to 1, got {fractions!r}"
         )
     draws = np.array([_uniform(f"{seed}:{key}") for key in group_keys], dtype=np.float64)
-    # Where the last shares are 0 rounding must not hand them a question.
+    # Rounding must not give a question to a last part whose share is 0.
     edges = [float(x) if x < 1 - 1e-9 else 1.0 for x in np.cumsum(fractions)[:2]]
     return np.searchsorted(edges, draws, side="right").astype(np.int8)
 

@@ -1,7 +1,7 @@
 """Recorded traces of a workload's questions: thinking, and the reply after it.
 
-A line names its question as a line of a workload does, and brings one trace as the assistant's turn
-at the end of `messages`, or several as `traces`.  Knows no tokens and no log of any program.
+A line gives its question as in a workload, and one trace as the final assistant message in
+`messages`, or several as `traces`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from stopadvisor.workload.questions import RecordedTrace, Workload, content_key
 __all__ = ["RecordedTraces", "message_reply", "read_traces", "split_thinking", "with_traces"]
 
 REASONING = ("reasoning_content", "reasoning")
-"""Where servers return thinking in a message: vLLM's name, and that of OpenRouter and new vLLM."""
+"""Fields for thinking in a server's message: of vLLM, and of OpenRouter and newer vLLM."""
 Markers = Sequence[tuple[str, str]]
-"""Openers and closers of thinking that stands in a reply's text."""
+"""Pairs of opener and closer around thinking inside a reply's text."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class RecordedTraces:
     """By `Question.key`, in the order of the file."""
 
     def describe(self) -> dict[str, Any]:
-        """The file as a run's manifest names it."""
+        """The file as a run's manifest describes it."""
         return {"path": str(self.path), "sha256": self.sha256}
 
 
@@ -44,16 +44,16 @@ def read_traces(path: Path) -> RecordedTraces:
     """Read and check recorded traces.
 
     A line has `question` or `messages` as in a workload.  Its traces are the list `traces`, each
-    with `thinking` and `reply`, or the assistant's message at the end of `messages`; both are told
-    apart there by a field `reasoning_content` or `reasoning`, or by thinking markers in the text.
-    A trace without a reply is one whose thinking was cut, or with `finish` ``stop`` one that ended
-    without closing it.  Lines without any trace are allowed.
+    with `thinking` and `reply`, or the final assistant message in `messages`, where thinking has a
+    field of its own (`reasoning_content` or `reasoning`) or stands between thinking tags.  A trace
+    without a reply was cut while thinking; with `finish` ``stop``, it ended without closing its
+    thinking.  Lines without a trace are allowed.
 
     Raises
     ------
     WorkloadError
-        The file cannot be read, holds no trace, or the thinking of a trace is missing or cannot be
-        separated from its reply; the message gives ``FILE:LINE``.
+        The file cannot be read or holds no trace, or the thinking of a trace is missing or cannot
+        be told from its reply; the message gives ``FILE:LINE``.
     """
     data, rows = read_rows(path)
     found: dict[str, list[RecordedTrace]] = {}
@@ -67,7 +67,7 @@ def read_traces(path: Path) -> RecordedTraces:
 
 
 def with_traces(workload: Workload, recorded: RecordedTraces, samples: int) -> Workload:
-    """The workload whose questions have their recorded traces."""
+    """The workload with a recorded trace for each of the `samples` of every question."""
     questions = []
     for line, question in enumerate(workload.questions, start=1):  # a line holds one question
         traces = recorded.by_key.get(question.key, ())
@@ -124,14 +124,10 @@ def _trace(
 
 
 def split_thinking(text: str, markers: Markers) -> tuple[str | None, str | None]:
-    """Tell thinking from the reply after it by the first of the markers that occurs.
+    """Split a text into thinking and the reply after it, by the first pair of markers that occurs.
 
-    Returns
-    -------
-    tuple
-        Thinking and reply, as they stand.  Without an opener, which a chat template may write
-        into the prompt, all before the closer is thinking; without a closer there is no reply;
-        without either there is no thinking.
+    Without an opener, which the chat template may have written into the prompt, everything before
+    the closer is thinking.  Without a closer there is no reply; without both, no thinking.
 
     Examples
     --------
@@ -154,10 +150,9 @@ def split_thinking(text: str, markers: Markers) -> tuple[str | None, str | None]
 def message_reply(
     message: Mapping[str, Any], where: str, markers: Markers
 ) -> tuple[str | None, str | None]:
-    """Thinking and reply of an assistant's message, in the form of chat completions.
+    """Thinking and reply of an assistant message in the chat completions format.
 
-    The thinking is a field of its own, under one of the names that servers give it, or stands
-    between markers in the content.
+    Thinking is in one of the fields that servers use for it, or between markers in the content.
     """
     fields = {name: message.get(name) for name in (*REASONING, "content")}
     for name, value in fields.items():

@@ -41,7 +41,7 @@ def take_look(
     delta: float,
     planned: int | None = None,
     lines: Sequence[str] = (),
-    others: NeighbourLooks | None = None,
+    neighbours: NeighbourLooks | None = None,
 ) -> Look:
     folder.mkdir(exist_ok=True)
     return access.take_look(
@@ -51,7 +51,7 @@ def take_look(
         delta=delta,
         planned=planned,
         lines=lines,
-        neighbours=others,
+        neighbours=neighbours,
     )
 
 
