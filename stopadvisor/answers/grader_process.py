@@ -1,11 +1,11 @@
-"""The process that grades one answer after the other, so that a hanging one can be killed.
+"""Script of a process that grades one answer after another, so that a hanging one can be killed.
 
-``worker.py`` starts this file as a script: without arguments it compares mathematical answers, with
-``MODULE:FUNCTION`` it asks a function of the user's.  It reads one JSON request per line from
-standard input and writes a short reply to each: ``+`` once it is ready, then ``1`` for right and
-``0`` for wrong.  For a user's function there are also ``?`` and why it cannot tell, ``!`` and what
-it did that no grader may do, ``x`` and why nothing can be graded now.  It imports nothing of the
-package itself.
+``worker.py`` starts it: without arguments it compares mathematical answers, with
+``MODULE:FUNCTION`` it calls a user's function.  It writes ``+`` once it is ready, or ``!`` and why
+it cannot start.  Then it reads one JSON request per line from standard input and writes a short
+reply to each: ``1`` for right and ``0`` for wrong; for a user's function also ``?`` and why it
+cannot tell, ``!`` and what it did wrong, ``x`` and why nothing can be graded now.  It imports
+nothing from the package.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ __all__ = ["main"]
 SUPPORTED = "0.9."
 _MEMORY_BYTES = 4 << 30
 _MOST_SAID = 300
-"""Characters of a message: with any encoding less than what a pipe takes at once."""
+"""Characters of a message: in any encoding fewer bytes than a pipe takes at once."""
 _GIVES_UP = "stopadvisor.ground.errors"
-"""Errors from this module end the command: nothing can be graded now."""
+"""Errors of this module that a user's function raises end the command."""
 
 _Grade = Callable[[Mapping[str, Any]], bytes]
 
 
 def main() -> None:
     """Serve requests until standard input ends."""
-    # What a library prints or reads must not be taken for an answer, nor take a request away.
+    # A library's output must not be taken for a reply, and it must not read our requests.
     answers, requests = os.dup(1), os.fdopen(os.dup(0), "rb")
     os.dup2(os.open(os.devnull, os.O_RDWR), 1)
     os.dup2(1, 0)
@@ -53,8 +53,8 @@ def main() -> None:
     os.write(answers, b"+" + ready)
     for line in requests:
         request = json.loads(line)
-        # The limit is CPU time, so that a busy machine changes no label; the signal's default
-        # action ends the process, whatever code it is in, even when the parent is gone.
+        # CPU time, so that a busy machine changes no label.  The signal's default action ends the
+        # process whatever code it runs, even if the parent is gone.
         signal.setitimer(signal.ITIMER_PROF, request["cpu_seconds"])
         reply = grade(request)
         signal.setitimer(signal.ITIMER_PROF, 0)
@@ -80,14 +80,14 @@ def _comparison() -> tuple[_Grade, bytes]:
         raise ImportError(f"math-verify {SUPPORTED}* is required, got {found}")
 
     def same(gold: str, answers: Sequence[str]) -> bool:
-        # math-verify's own time-outs are signal.alarm; this process has a better one.
+        # math-verify's own timeouts use signal.alarm; this process has a better one.
         try:
             right = parse(gold, parsing_timeout=None)
             return any(
                 verify(right, parse(answer, parsing_timeout=None), timeout_seconds=None)
                 for answer in answers
             )
-        except Exception:  # noqa: BLE001 - what cannot be compared is not the same
+        except Exception:  # noqa: BLE001 - answers that cannot be compared are different
             return False
 
     same("$x^2$", ["$x$"])  # builds the parser's tables before the first clock starts
@@ -96,7 +96,7 @@ def _comparison() -> tuple[_Grade, bytes]:
 
 
 def _limit_memory() -> None:
-    """Let a tower of powers run out of memory here rather than take the machine's."""
+    """Let a tower of powers run out of memory here, not on the whole machine."""
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     limit = _MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(_MEMORY_BYTES, hard)
     try:
@@ -109,7 +109,7 @@ def _limit_memory() -> None:
 
 
 def _function(name: str) -> tuple[_Grade, bytes]:
-    """Load ``MODULE:FUNCTION``, and say which file it is from."""
+    """Load ``MODULE:FUNCTION``; also returns its identity as JSON."""
     module_name, _, attribute = name.partition(":")
     module = _module(module_name)
     function = getattr(module, attribute)
@@ -144,7 +144,7 @@ def _function(name: str) -> tuple[_Grade, bytes]:
             return b"?" + _said(error)
         if verdict is None:
             return b"?it returned None"
-        if type(verdict).__name__ not in ("bool", "bool_"):  # numpy's own is as good
+        if type(verdict).__name__ not in ("bool", "bool_"):  # or numpy's
             found = f"{type(verdict).__name__} {verdict!r}"
             return b"!" + found[:_MOST_SAID].encode(errors="replace")
         return b"1" if verdict else b"0"
@@ -155,8 +155,7 @@ def _function(name: str) -> tuple[_Grade, bytes]:
 def _module(name: str) -> ModuleType:
     """Import a grader's module, from the current directory if it is found nowhere else.
 
-    The directory does not become a part of ``sys.path``: whoever can write there must not answer
-    for what else is imported.
+    The directory is not added to ``sys.path``, so that nothing else is imported from there.
     """
     top = name.partition(".")[0]
     if importlib.util.find_spec(top) is None:

@@ -1,11 +1,10 @@
-r"""Is an answer right: compare it with gold, or ask a function of the user's, ``MODULE:FUNCTION``.
+r"""Grade answers: compare them with gold, or ask a user's function, ``MODULE:FUNCTION``.
 
-Labels alone come from here, never features.  Numbers, option letters and exact texts are right when
-their normal forms (``normal_form.py``) are equal.  Mathematics is right when math-verify says so;
-that can hang on an innocent-looking answer (``2003^{2002^{2001}}``), so it runs in processes of its
-own that can be killed, and so does a user's function, which only decides what is right: rules read
-whether two answers are equal from their normal forms.  This module knows no probes, and imports no
-mathematics and none of the user's code itself.
+Numbers, option letters and exact texts are right if their normal forms (``normal_form.py``) are
+equal, mathematics if math-verify says so.  That can hang on an innocent-looking answer
+(``2003^{2002^{2001}}``), so it runs in processes that can be killed, and so does a user's function.
+Grades are labels, never features: whether two answers of the model are equal, rules read from
+normal forms.
 """
 
 from __future__ import annotations
@@ -35,20 +34,20 @@ __all__ = [
 ]
 
 GRADING = {"normalizer": NORMALIZER, "grader": GRADER}
-"""Versions that decide the labels; changing them needs `regrade`, not new probes."""
+"""Versions that decide the labels; a change needs regrading, not new probes."""
 BY_GOLD = "gold"
-"""What `--grader` takes for the comparison with gold."""
+"""Value of `--grader` for comparison with gold."""
 _MOST_WORKERS = 64
 _LONGEST_NAME = 200
-"""Characters that a policy holds of a function's name."""
+"""Most characters of a function's name in a policy."""
 
 
 class Grader:
-    """Grades answers; a context manager, because it may own a process.
+    """Grades answers by comparison with gold; a context manager, because it may own a process.
 
-    The process starts with the first mathematical answer that needs one, which may take `timeout_s`
-    CPU seconds: past them it counts as wrong, and so does one that takes the process down.
-    Identical items are compared once.  Not to be shared between threads.
+    The process starts with the first mathematical answer that needs it.  An answer that takes more
+    than `timeout_s` CPU seconds, or crashes the process, is wrong.  Identical items are compared
+    once.  Not thread-safe.
 
     Examples
     --------
@@ -58,9 +57,9 @@ class Grader:
     """
 
     identity: Mapping[str, str] = GRADING
-    """What a run's manifest says about how its answers were graded."""
+    """The grader as a run's manifest describes it."""
     reads_questions = False
-    """Whether questions must be given."""
+    """Whether `grade_many` needs the questions."""
 
     def __init__(self, timeout_s: float = 5.0) -> None:
         self.timeouts = 0
@@ -81,10 +80,10 @@ class Grader:
     def grade_many(
         self, items: Sequence[tuple[str, str, str | None]], questions: Sequence[str] = ()
     ) -> list[bool]:
-        """Grade answers against gold, each a (task, gold, answer); `questions` are not read.
+        """Grade items (task, gold, answer); `questions` are ignored.
 
-        An answer is a raw probe text or an extracted answer; None (thinking never closed), "" and
-        what holds no answer of the task's kind are wrong.
+        An answer is a raw probe text or an extracted answer.  None (thinking never closed), "" and
+        text without an answer of the task's kind are wrong.
 
         Raises
         ------
@@ -99,11 +98,11 @@ class Grader:
         return [self._verdicts[pair] if verdict is None else verdict for pair, verdict in graded]
 
     def remarks(self) -> list[str]:
-        """No remark: of a comparison with gold there is nothing to say."""
+        """No remarks, unlike those of `FunctionGrader`."""
         return []
 
     def _compare(self, pairs: list[tuple[str, str]]) -> None:
-        """Put a verdict on each pair; an interruption keeps those that are there."""
+        """Store a verdict for each pair; those of before an interrupt are kept."""
         requests = [
             {"gold": _formulas(gold)[0], "answers": _formulas(answer)} for gold, answer in pairs
         ]
@@ -123,7 +122,7 @@ _INTEGER = re.compile(r"-?\d+", re.ASCII)
 
 
 def _by_normal_form(task: str, gold: str, answer: str | None) -> bool | None:
-    """Return the verdict of the normal forms; None where only mathematics can tell."""
+    """The verdict of the normal forms; None if only mathematics can tell."""
     right = normalize(task, gold)
     given = normalize(task, answer or "")
     if not given or not right:
@@ -144,7 +143,7 @@ _PROSE = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}")
 
 
 def _formulas(text: str) -> list[str]:
-    """Write an answer for math-verify, which reads bare LaTeX only between dollars."""
+    """An answer as math-verify reads it: bare LaTeX only between dollars."""
     text = extract_forced("math", text)
     bare = text.replace("\\$", "").strip().rstrip(".").strip()
     for opening, closing in _DELIMITERS:
@@ -155,22 +154,22 @@ def _formulas(text: str) -> list[str]:
     return [f"${bare}$", text] if _PROSE.search(bare) else [f"${bare}$"]
 
 
-# --- A function of the user's --------------------------------------------------------------------
+# --- A user's function ----------------------------------------------------------------------------
 
 
 class FunctionGrader:
-    """Grades by a function of the user's; a context manager, because it owns processes.
+    """Grades by a user's function; a context manager, because it owns processes.
 
-    It is called as ``function(question, gold, answer)``, and returns True (right), False (wrong) or
-    None (it cannot tell, as after an exception, a crash and a timeout); such answers are wrong, and
-    counted.  The answer that it sees is the one that stands in the text, as the task's rule finds
-    it, before it is brought to its normal form; a text without one is wrong, and not asked about.
-    Equal items are asked once, each for `timeout_s` CPU seconds and ten times as much wall time.
+    The function is called as ``function(question, gold, answer)`` and returns True (right), False
+    (wrong) or None (it cannot tell).  None, an exception, a crash or a timeout makes the answer
+    wrong, and is counted.  `answer` is extracted from the text by the task's rule, but not
+    normalised; a text without an answer is wrong without a call.  Identical items are asked once,
+    each for `timeout_s` CPU seconds and ten times as much wall time.
 
-    `name` is looked for among the installed packages and then in the current directory, where
-    nothing else that it imports is looked for, except in its own package.  The function may carry
-    attributes: `version`, a text that becomes a part of its name, and `workers`, how many processes
-    may ask it at once.
+    The module is searched in the installed packages, then in the current directory, where nothing
+    that it imports is searched except its own package.  The function may have two attributes:
+    `version`, a text that becomes part of its name, and `workers`, the number of processes that may
+    call it at once.
 
     Raises
     ------
@@ -220,14 +219,14 @@ class FunctionGrader:
     def grade_many(
         self, items: Sequence[tuple[str, str, str | None]], questions: Sequence[str] = ()
     ) -> list[bool | None]:
-        """Ask of each (task, gold, answer) whether it is right; None where that cannot be told.
+        """Grade items (task, gold, answer); None where the function cannot tell.
 
         Raises
         ------
         GraderError
-            The function returned something else than True, False and None.
+            The function returned something other than True, False and None.
         EngineError
-            The function says that it cannot grade now, as a judge whose server is down.
+            The function cannot grade now, such as a judge whose server is down.
         """
         answers = [extract_forced(task, answer or "") for task, _, answer in items]
         cases = [
@@ -238,7 +237,7 @@ class FunctionGrader:
         return [self._verdicts[case] if case[2] else False for case in cases]
 
     def _ask(self, cases: Sequence[tuple[str, str, str]]) -> None:
-        """Store a verdict for each case; an interruption keeps those that it has."""
+        """Store a verdict for each case; those of before an interrupt are kept."""
         names = ("question", "gold", "answer")
         requests = [dict(zip(names, case, strict=True)) for case in cases]
         try:
@@ -260,7 +259,7 @@ class FunctionGrader:
         return None
 
     def remarks(self) -> list[str]:
-        """Return how many different answers the function could not judge, and the usual reason."""
+        """How many different answers the function could not judge, and the usual reason."""
         if not self._untold:
             return []
         (reason, count), *_ = self._untold.most_common(1)
@@ -272,30 +271,31 @@ class FunctionGrader:
 
 
 Grades = Grader | FunctionGrader
-"""What grades answers against gold."""
+"""Any grader of answers."""
 
 
 def described(identity: Mapping[str, str]) -> str:
-    """Name what graded answers; a function with the beginning of its module's hash."""
+    """Name a grader for messages; a function with the beginning of its module's hash."""
     name, digest = identity.get("grader", "an unknown grader"), identity.get("grader_sha256")
     return name if digest is None else f"{name} (SHA-256 {digest[:12]})"
 
 
 @dataclass(frozen=True)
 class Graders:
-    """What decides about answers while a command runs."""
+    """The graders of one command."""
 
     equal: Grader
-    """Whether two answers of the model are equivalent: never a user's function."""
+    """Decides whether two answers of the model are equivalent; never a user's function."""
     right: Grades
-    """Whether an answer is right."""
+    """Decides whether an answer is right."""
 
 
 @contextmanager
 def open_graders(name: str | None) -> Iterator[Graders]:
-    """Graders of a command, closed at the end.
+    """The graders of a command, closed at the end.
 
-    `name` is ``MODULE:FUNCTION`` for what is right; None, or ``gold``, to compare with gold.
+    `name` is the ``MODULE:FUNCTION`` that decides what is right; None or ``gold`` compares with
+    gold.
     """
     with Grader() as equal:
         if name is None or name == BY_GOLD:

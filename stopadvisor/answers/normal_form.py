@@ -1,13 +1,12 @@
-r"""Answers as text: take one out of what a model wrote, and bring it to a normal form.
+r"""Extract an answer from what a model wrote, and bring it to a normal form.
 
-Two answers are the same when their normal forms are equal.  That is all the features know of
-"same answer", so this module runs online at every checkpoint: it is standard library only, takes
-a few microseconds, and its version (`NORMALIZER`) stands in every policy.  A text that was written
-to keep it busy takes time in proportion to its length, of which at most `MAX_CHARACTERS` are read.
-It knows no model, no question and no file; whether an answer is *right* is the business of
-``grading.py``.
+Two answers are the same if their normal forms are equal.  Features use no other comparison, so this
+module runs online at every checkpoint: it needs the standard library only, takes a few
+microseconds, and its version (`NORMALIZER`) is part of every policy.  Time is linear in the text
+even for hostile input, of which at most `MAX_CHARACTERS` are read.  Whether an answer is *right* is
+decided in ``grading.py``.
 
-Normal forms, "" meaning that there is no answer:
+Normal forms, where "" means no answer:
 
 ========  =====================================================================================
 numeric   lowest terms, ``-7`` or ``22/7``; commas group thousands; units, currency and percent
@@ -48,12 +47,12 @@ __all__ = [
 
 TASKS = ("math", "numeric", "choice", "exact")
 NORMALIZER = "1"
-"""Version of the rules in this module; raised with every change of a normal form."""
+"""Version of the rules in this module; raised whenever a normal form changes."""
 GRADER = "math-verify-0.9/1"
 """Version of ``grading.py``; the grading process refuses another minor version of math-verify."""
 
 
-# --- Where the answer stands ----------------------------------------------------------------------
+# --- Extracting the answer ------------------------------------------------------------------------
 
 _FINAL = re.compile(r"final\s+answer[*_]*\s*(?:is\b[*_]*\s*[:：]?|[:：]|\n)[\s*_]*", re.IGNORECASE)
 _ANSWER = re.compile(r"\banswer[*_]*\s*(?:is\b[*_]*\s*[:：]?|[:：])[\s*_]*", re.IGNORECASE)
@@ -61,25 +60,25 @@ _CONTENT = re.compile(r"[^\W_]|[∞∅]")
 
 
 def extract_forced(task: str, text: str) -> str:
-    r"""Take the short answer out of a forced probe's text.
+    r"""Extract the short answer from a forced probe's text.
 
-    What follows the last "Final answer:", else the last ``\boxed{}``, else what follows the last
-    "answer is"; of that the first line with content.  As the model wrote it, "" if there is none;
-    the rule is the same for all tasks.
+    It is the first line with content after the last "Final answer:", else of the last ``\boxed{}``,
+    else after the last "answer is", else of the text.  Returned as the model wrote it, "" if there
+    is none.  The rule is the same for all tasks.
     """
     _check_task(task)
     return _segment(text[:MAX_CHARACTERS])
 
 
 def extract_natural(task: str, text: str) -> str | None:
-    r"""Take the answer out of the visible text that follows closed thinking.
+    r"""Extract the answer from the visible text after closed thinking.
 
-    Tried in turn, until one gives an answer of the task's kind: after the last "Final answer:";
-    the last ``\boxed{}``; after the last "answer is"; at last the last number (numeric), the last
-    option letter (choice), the last formula of the last line (math), the last line (exact).
+    Tried in turn until one gives an answer of the task's kind: after the last "Final answer:"; the
+    last ``\boxed{}``; after the last "answer is"; finally the last number (numeric), the last
+    option letter (choice), the last formula of the last line (math), or the last line (exact).
 
-    As the model wrote it, None if none can be read.  Where thinking was never closed there is no
-    visible text: do not call this.
+    Returned as the model wrote it, None if there is none.  Do not call it if thinking was never
+    closed: then there is no visible text.
     """
     _check_task(task)
     text = text[-MAX_CHARACTERS:]
@@ -102,7 +101,7 @@ def extract_natural(task: str, text: str) -> str | None:
 
 
 _MOST_NUMBERS = 100
-"""Numbers at the end of a visible text that are looked at, should one be as bad as the other."""
+"""Most numbers at the end of a visible text that are tried."""
 
 
 def _segment(text: str) -> str:
@@ -113,7 +112,7 @@ def _segment(text: str) -> str:
 
 
 def _anchored(text: str) -> Iterator[str]:
-    """Texts at the known anchors, the most explicit first."""
+    """Texts after the known anchors, the most explicit first."""
     named = "nswer" in text or "NSWER" in text
     rest = _after_last(_FINAL, text) if named else None
     if rest is not None:
@@ -170,8 +169,7 @@ def _first_line(text: str) -> str:
 def normalize(task: str, text: str) -> str:
     """Bring a forced probe's text, an extracted answer or gold to its normal form.
 
-    It is "" if the text holds no answer; normalising it again changes nothing.
-
+    It is "" if the text holds no answer.  Normalising is idempotent.
 
     Examples
     --------
@@ -209,7 +207,7 @@ _ARTICLE = re.compile(r"\s+[a-z]")
 
 
 def _letters(text: str) -> Iterator[str]:
-    """Option letters in the text: capitals that stand alone, or small ones set off as options."""
+    """Option letters in a text: single capitals, or small letters set off as options."""
     content = _CONTENT.search(text)
     first = content.start() if content else len(text)
     for match in _LETTER.finditer(text):
@@ -229,7 +227,7 @@ _PAIRS = {"(": ")", "[": "]", "{": "}", "$": "$", "“": "”", "«": "»"}
 
 
 def _exact(text: str) -> str:
-    for _ in range(8):  # one pass is the rule; more where case folding uncovers an anchor
+    for _ in range(8):  # usually one pass; more if case folding uncovers an anchor
         before = text
         text = _exact_once(text)
         if text == before:
@@ -248,7 +246,7 @@ def _exact_once(text: str) -> str:
         bare = text.rstrip(".,;:!? \"'`*_’").lstrip(" \"'`*_‘")
         if bare and _PAIRS.get(bare[0]) == bare[-1] and len(bare) > 2:
             inner = bare[1:-1]
-            # "(a) or (b)" is no pair around one thing, and (1, 2) is another thing than [1, 2].
+            # "(a) or (b)" is not one pair of brackets, and (1, 2) differs from [1, 2].
             if "," not in inner and bare[0] not in inner and bare[-1] not in inner:
                 bare = inner
         if not bare or bare == text:
@@ -262,10 +260,10 @@ _FORMULA_CLOSES = re.compile(r"\\[)\]]")
 
 
 def _last_formula(line: str) -> str | None:
-    r"""Find the last of the formulas ``$…$``, ``$$…$$``, ``\(…\)`` and ``\[…\]`` of a line."""
+    r"""The last formula ``$…$``, ``$$…$$``, ``\(…\)`` or ``\[…\]`` in a line."""
     last = None
     position = 0
-    closed = True  # without a closer further on no opener needs to look for one
+    closed = True  # once no closer follows, no later opener has one either
     while opening := _FORMULA_OPENS.search(line, position):
         start, position = opening.start(), opening.start() + 1
         if opening[0] == "$":
@@ -307,7 +305,7 @@ def _math_once(text: str) -> str:
     if not text.isascii():
         text = ascii_math(text)
     text = text.strip("*").rstrip(".;:, *")
-    number = _number(text.strip(" $"))  # before white space goes: 2 1/2 is not 21/2
+    number = _number(text.strip(" $"))  # before white space is dropped: 2 1/2 is not 21/2
     if number:
         return number
     if "\\" in text or "{" in text:
@@ -326,7 +324,7 @@ def _math_once(text: str) -> str:
 
 
 def _number(text: str) -> str:
-    """Normalise a text that is one number and nothing else; "" for any other."""
+    """Normalise a text that is a single number; "" for any other."""
     match = NUMBER.fullmatch(plain_number(text)) if len(text) <= MAX_DIGITS else None
     return lowest_terms(match) if match else ""
 
@@ -344,7 +342,7 @@ _RULES: dict[str, Callable[[str], str]] = {
 _GOLD_LETTER = re.compile(r"\(?([A-Za-z])\)?[.:]?")
 _TUPLE = re.compile(r"(?!.*[A-Za-z]{2})[(\[]\s*-?\w(?:[\w\s.+*/-]*,)+[\w\s.+*/-]+[)\]]")
 _MOST_SHOWN = 80
-"""Characters of gold that a message repeats."""
+"""Characters of gold shown in a message."""
 _GOLD_CURRENCY = re.compile(r"(-?)\s*(?:\\?\$|[€£¥])\s*")
 
 

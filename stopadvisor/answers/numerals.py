@@ -1,10 +1,8 @@
-"""Numbers as people and models write them: find one in a text, and read it exactly.
+"""Find numbers in texts as people and models write them, and read them exactly.
 
-Thousands separators, decimals, exponents, powers, fractions and mixed numbers, currency signs,
-LaTeX and Unicode forms.  A comma always groups thousands.  Values are exact fractions, never
-floats.  Every rule takes time in proportion to the text: what it reads may come from a model or a
-file that wants to keep it busy.  This module knows nothing of answers or tasks; it is standard
-library only and serves ``normal_form.py``.
+Covers thousands separators, decimals, exponents, powers, fractions and mixed numbers, currency
+signs, LaTeX and Unicode forms.  A comma always groups thousands.  Values are exact fractions, never
+floats.  Every rule is linear in the text, which may be hostile.  Standard library only.
 """
 
 from __future__ import annotations
@@ -25,18 +23,19 @@ __all__ = [
 ]
 
 MAX_CHARACTERS = 32_768
-"""Most characters of a text that any rule reads; of longer ones only these are compared.
+"""Most characters of a text that any rule reads.
 
-A forced answer and gold keep their beginning, a visible text its end, where its answer stands.
+Of a longer forced answer or gold only the beginning counts, of a visible text the end, where its
+answer is.
 """
 MAX_DIGITS = 1000
-"""A number whose text is longer counts as no answer: it would cost time and teach nothing."""
+"""Most characters of a number; a longer one is no answer."""
 
 
 def plain_integer(text: str) -> str | None:
-    """Read the commonest case, an integer with at most ``$``, ``*`` or a full stop around it.
+    """Read the most common case, an integer with at most ``$``, ``*`` or a full stop around it.
 
-    Cheaper than the full rule, which gives the same; None for anything else.
+    Cheaper than the full rule, with the same result; None for anything else.
     """
     text = text.rstrip(" \n.*$").lstrip(" \n*$")
     if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS:
@@ -44,8 +43,8 @@ def plain_integer(text: str) -> str | None:
     return None
 
 
-# Inside a chain of groups that did not end in a group of three no later group begins a number that
-# does, unless it has one digit: without this look back each would read the rest of the chain again.
+# If a chain of comma groups does not end in a group of three, no later group in it (except one of a
+# single digit) begins a number that does.  Without this look-behind each would read the rest again.
 _NEW_CHAIN = r"(?:(?<!,\d\d,)(?<!,\d\d\d,)|(?!\d\d))"
 _UNSIGNED = rf"(?:{_NEW_CHAIN}\d{{1,3}}(?:,\d{{2,3}})*,\d{{3}}(?!\d)|\d+)(?:\.\d+)?"
 # Sign; mantissa; then an exponent, a power, a denominator, or the fraction of a mixed number.
@@ -129,7 +128,7 @@ _LATEX_NUMBER = (
 
 
 def plain_number(text: str) -> str:
-    """Write the LaTeX and Unicode numbers of a text in ASCII, ready for `NUMBER`."""
+    """Write LaTeX and Unicode numbers in ASCII, ready for `NUMBER`."""
     if not text.isascii():
         text = ascii_math(text).replace("≈", "=")
     if "\\" in text or "{" in text:
@@ -144,12 +143,12 @@ _ASCII_SPACE = " \t\n\r\f\v"
 
 
 def _plain_fractions(text: str) -> str:
-    r"""Write each ``\frac`` of plain numbers as ``a/b``, white space before it dropped."""
+    r"""Write each ``\frac`` of plain numbers as ``a/b``, without white space before it."""
     parts = []
     end = 0
     for match in _FRAC.finditer(text):
         before = text[end : match.start()].rstrip(_ASCII_SPACE)
-        # A whole part before it makes a mixed number, which wants its space.
+        # After a whole part it makes a mixed number, which needs a space.
         parts += [before, " " * (before[-1:] in _DIGITS)]
         parts.append(f"{match['a'] or match['c']}/{match['b'] or match['d']}")
         end = match.end()
@@ -163,8 +162,7 @@ _MOST_MARKS = 30
 def compatible(text: str) -> str:
     """Apply NFKC, with at most 30 combining marks in a row.
 
-    Unicode puts marks into an order, for which a library may compare each with each; no language
-    has 30 on one letter.
+    Normalisation sorts marks, which may take quadratic time; no language has 30 on one letter.
     """
     if len(text) > _MOST_MARKS:
         run = 0
@@ -175,11 +173,11 @@ def compatible(text: str) -> str:
                 kept.append(char)
         if len(kept) < len(text):
             text = "".join(kept)
-    return unicodedata.normalize("NFKC", text)[:MAX_CHARACTERS]  # a letter may become 18
+    return unicodedata.normalize("NFKC", text)[:MAX_CHARACTERS]  # one letter may become 18
 
 
 def ascii_math(text: str) -> str:
-    """Apply NFKC, but tell 10² from 102 and 2½ from 21/2, and keep a group of digits together."""
+    """Apply NFKC, but tell 10² from 102 and 2½ from 21/2, and join digits across thin spaces."""
     text = _THIN_SPACE.sub("", text)
     text = _SUPERSCRIPT.sub(lambda m: "^{" + unicodedata.normalize("NFKC", m[0]) + "}", text)
     text = _VULGAR.sub(lambda m: " " + m[0], text)

@@ -1,7 +1,6 @@
-"""Processes that grade answers, each of which can be killed when one answer takes too long.
+"""Run ``grader_process.py`` in processes that can be killed when one answer takes too long.
 
-They run ``grader_process.py``, which reads a JSON request a line and writes a short reply to each.
-This module does not know what a request asks or what a reply means.
+A process reads one JSON request per line and writes a short reply to each.
 """
 
 from __future__ import annotations
@@ -22,23 +21,23 @@ __all__ = ["WALL_PER_CPU_SECOND", "NotReady", "Worker", "Workers"]
 
 _START_SECONDS = 120.0
 WALL_PER_CPU_SECOND = 10.0
-"""Patience with a machine that is busy with other things."""
+"""Wall time allowed per CPU second, on a machine that is busy with other things."""
 
 
 class NotReady(Exception):
-    """A process ended before it could answer; the text is what it gave as the reason."""
+    """A process ended before it could answer; the message is its own reason."""
 
 
 class Workers:
-    """Equal processes; none is started before the first request.
+    """A pool of identical processes, started by the first request.
 
     A request may take `timeout_s` CPU seconds, and ten times as much wall time; `arguments` are
-    those of the script that they run.
+    passed to the script.
     """
 
     def __init__(self, count: int, timeout_s: float, arguments: Sequence[str] = ()) -> None:
         self.each = [Worker(timeout_s, arguments) for _ in range(count)]
-        # For those who forget to close: workers end with their owner, at the latest at exit.
+        # If nobody calls close, the processes end with this object, or at exit.
         self._finalizer = weakref.finalize(self, _stop_all, self.each)
 
     def close(self) -> None:
@@ -46,7 +45,7 @@ class Workers:
         _stop_all(self.each)
 
     def ask_each(self, requests: Sequence[Mapping[str, Any]]) -> Iterator[bytes]:
-        """Reply to each request, in their order; b"" where it had to be given up.
+        """Reply to each request, in order; b"" for one that had to be given up.
 
         Raises
         ------
@@ -85,7 +84,7 @@ class Worker:
         self._ready = b""
 
     def start(self) -> bytes:
-        """Start it where it does not run, and return what it said when it was ready."""
+        """Start it unless it runs, and return what it wrote when it was ready."""
         if self._process is None or self._process.poll() is not None:
             self._start()
         return self._ready
@@ -104,7 +103,7 @@ class Worker:
         except BrokenPipeError:
             reply = b""
         except BaseException:
-            self.stop()  # interrupted: its late answer must not pass for the next one's
+            self.stop()  # interrupted: its late reply must not be taken for the next one's
             raise
         if not reply:
             self.stop()
@@ -112,9 +111,9 @@ class Worker:
 
     def _start(self) -> None:
         self.stop()
-        # By its path and without the script's folder in front (-P): it starts the same way from
-        # tests, scripts, notebooks and the entry point, and our module names shadow no library.
-        # Its own session keeps Ctrl-C for the parent.
+        # By path and without the script's folder on sys.path (-P), so that it starts alike from
+        # tests, scripts and notebooks, and our modules shadow no library.  In its own session, so
+        # that Ctrl-C reaches the parent alone.
         script = str(Path(__file__).with_name("grader_process.py"))
         self._process = subprocess.Popen(
             [sys.executable, "-P", script, *self._arguments],
@@ -141,11 +140,11 @@ class Worker:
             try:
                 pipe.close()
             except BrokenPipeError:
-                continue  # a request that was never read is lost with its reader
+                continue  # the process never read its request
 
 
 def _read(process: subprocess.Popen[bytes], seconds: float) -> bytes:
-    """Read what the process says within the time; b"" when it ends or stays silent."""
+    """Read what the process writes within `seconds`; b"" if it ends or writes nothing."""
     assert process.stdout is not None
     answers = select.poll()
     answers.register(process.stdout, select.POLLIN)

@@ -1,8 +1,7 @@
 """The probing loop: ask the engine batch by batch, grade, append.
 
 Batches follow from the workload's order alone, so that a resumed run batches the same questions
-together as an uninterrupted one and, in float32, writes the same bytes.  This module knows no
-particular engine and no command line.
+together as an uninterrupted one and, in float32, writes the same bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ __all__ = ["ask_all", "collect", "make_prompts", "say_what_is_kept"]
 
 @contextmanager
 def say_what_is_kept(run: RunDirectory, progress: Progress) -> Iterator[None]:
-    """Say where the collected data are, if the work in this block is interrupted or fails."""
+    """Say where the collected data are if the block is interrupted or the engine fails."""
     try:
         yield
     except (KeyboardInterrupt, EngineError) as error:
@@ -46,7 +45,7 @@ def say_what_is_kept(run: RunDirectory, progress: Progress) -> Iterator[None]:
 def make_prompts(
     questions: Sequence[Question], template: str | None, sample: int = 0
 ) -> list[Prompt]:
-    """The questions as the engine sees them, with the prompt template applied."""
+    """Prompts of questions, with the prompt template applied."""
     return [
         Prompt(
             q.key,
@@ -61,7 +60,7 @@ def make_prompts(
 def _probe(
     engine: Engine, prompts: Sequence[Prompt], plan: ProbePlan, progress: Progress
 ) -> Iterator[tuple[int, RawTrace]]:
-    """Ask prompts and report their tokens: as they come if the engine tells, else by trace."""
+    """Probe prompts and report their tokens: as they come if the engine tells, else by trace."""
     reported = decoded = 0
 
     def report(tokens: int) -> None:
@@ -93,10 +92,7 @@ def ask_all(
     batch_size: int,
     progress: Progress,
 ) -> list[RawTrace]:
-    """Ask a few questions, batch by batch, and keep their traces; for pilot and preflight.
-
-    Batches are halved when memory runs out.
-    """
+    """Probe a few questions for pilot and preflight; batches are halved when memory runs out."""
     size = batch_size if engine.capabilities.batched else len(prompts)
     traces: dict[int, RawTrace] = {}
     while len(traces) < len(prompts):
@@ -163,28 +159,28 @@ def collect(
     shrink: bool = True,
     progress: Progress | None = None,
 ) -> int:
-    """Probe what the run does not hold yet, and return how many traces that is.
+    """Probe the traces that the run does not hold yet, and return how many those are.
 
     The caller holds the run's lock.
 
-    Batch k of a sample is questions [k·b, (k+1)·b) of the workload.  A batch that is done in part
-    is probed again as a whole, and only the missing lines are appended.  An interrupt keeps every
-    finished batch.  An engine that works on all questions at once gets only the missing ones, and
-    they are appended in the order in which they finish.
+    Batch k of a sample is questions [k·b, (k+1)·b) of the workload.  A batch that is only partly
+    done is probed again as a whole, and only the missing lines are appended.  An interrupt keeps
+    every finished batch.  An engine that takes all questions at once gets only the missing ones,
+    which are appended in the order in which they finish.
 
-    `plan` is that of the run's manifest.  The `repeated` questions get two traces where `samples`
-    is one.  With `shrink` the batch is halved when memory runs out, instead of giving up.
+    `plan` is that of the run's manifest.  If `samples` is 1, the `repeated` questions get a second
+    trace.  With `shrink`, batches are halved when memory runs out.
     """
     progress = progress or NullProgress()
     questions = workload.questions[:limit]
     if note := run.repair():
         progress.remark(note)
     done = _finished(run, workload, progress)
-    asked = _asked(questions, samples, repeated)
-    wanted = {(q.id, sample) for sample, those in enumerate(asked) for q in those}
+    by_sample = _questions_by_sample(questions, samples, repeated)
+    wanted = {(q.id, sample) for sample, members in enumerate(by_sample) for q in members}
     already = len(wanted & done)
     grading = dict(grader.identity)
-    # A user's function must match even if nothing is missing; versions of our rules need not.
+    # A user's function must match even if nothing is missing; our rules may be another version.
     mixes = already < len(wanted) or grader.reads_questions
     if done and mixes and run.manifest["grading"] != grading:
         raise ProbeError(
@@ -199,29 +195,29 @@ def collect(
     progress.begin("probing", len(wanted), already)
     job = _Job(run, plan, grader, template, progress)
     if not engine.capabilities.batched:
-        pairs = [(q, sample) for sample, those in enumerate(asked) for q in those]
+        pairs = [(q, sample) for sample, members in enumerate(by_sample) for q in members]
         job.each(engine, [(q, sample) for q, sample in pairs if (q.id, sample) not in done])
     else:
-        for sample, those in enumerate(asked):
-            batch_size = job.batches(engine, those, sample, done, batch_size, shrink=shrink)
+        for sample, members in enumerate(by_sample):
+            batch_size = job.batches(engine, members, sample, done, batch_size, shrink=shrink)
     return len(wanted) - already
 
 
-def _asked(
+def _questions_by_sample(
     questions: Sequence[Question], samples: int, repeated: Sequence[Question]
 ) -> list[list[Question]]:
     """The questions of each sample, in the workload's order."""
-    asked = [list(questions)] * samples
+    by_sample = [list(questions)] * samples
     if samples == 1 and repeated:
         twice = {q.key for q in repeated}
-        first = {q.key: q.id for q in reversed(questions)}  # of equal questions one is enough
-        asked.append([q for q in questions if q.key in twice and first[q.key] == q.id])
-    return asked
+        first = {q.key: q.id for q in reversed(questions)}  # one of equal questions is enough
+        by_sample.append([q for q in questions if q.key in twice and first[q.key] == q.id])
+    return by_sample
 
 
 @dataclass(frozen=True)
 class _Job:
-    """Where the traces of one `collect` go."""
+    """Asks the engine for traces, grades them and appends them to the run."""
 
     run: RunDirectory
     plan: ProbePlan
@@ -239,7 +235,7 @@ class _Job:
         *,
         shrink: bool,
     ) -> int:
-        """Ask one sample of the questions, batch by batch; returns the size it ended with."""
+        """Ask one sample of the questions, batch by batch; returns the final batch size."""
         start = 0  # always a multiple of batch_size
         while start < len(questions):
             members = questions[start : start + batch_size]
@@ -264,18 +260,18 @@ class _Job:
         return batch_size
 
     def each(self, engine: Engine, asked: Sequence[tuple[Question, int]]) -> None:
-        """Ask all questions at once, and keep each trace as soon as it is there."""
+        """Ask all questions at once, and append each trace as soon as it arrives."""
         prompts = [make_prompts([q], self.template, sample)[0] for q, sample in asked]
         for number, trace in _probe(engine, prompts, self.plan, self.progress):
             question, sample = asked[number]
             # One by one: grading mathematics may be far slower than the server, and an interrupt
-            # must not lose what is graded already.
+            # must not lose graded traces.
             self._keep(self._grade([question], [trace], sample))
 
     def _grade(
         self, questions: Sequence[Question], traces: Sequence[RawTrace], sample: int
     ) -> list[ProbeRecord]:
-        """Grade traces; the thinking of each question's first trace is kept for people to read."""
+        """Grade traces, and keep the thinking of each question's first one."""
         _check_probes(questions, traces, self.plan)
         if sample == 0:
             keep_thinking(self.run.path, questions, traces)
@@ -289,7 +285,7 @@ class _Job:
 
 
 def _finished(run: RunDirectory, workload: Workload, progress: Progress) -> set[tuple[str, int]]:
-    """Traces that the run holds already, after checking that it is about these questions."""
+    """Traces that the run holds already, after checking that its questions are the workload's."""
     records = run.records()
     asked = {q.id: q for q in workload.questions}
     groups = {q.key: q.group for q in workload.questions}

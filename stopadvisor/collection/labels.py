@@ -1,8 +1,7 @@
-"""Turn raw traces into records, graded where there is gold, and grade records again.
+"""Turn raw traces into graded records, and grade records again.
 
-Grades follow from the raw texts alone, by versioned rules, so that a run can be graded again when
-the rules or the gold change, or by gold that people gave later.  A question without gold gets no
-grade.  This module knows no engine and no batches.
+Grades follow from the raw texts alone, by versioned rules, so that a run can be regraded when the
+rules or the gold change.  Questions without gold get no grade.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def grade_traces(
     entropy: str,
     sample: int = 0,
 ) -> list[ProbeRecord]:
-    """Turn raw traces into the records of ``probes.jsonl``, graded where there is gold."""
+    """Turn raw traces into records of ``probes.jsonl``, graded where there is gold."""
     records = [
         ProbeRecord(
             id=question.id,
@@ -84,9 +83,9 @@ def grade_traces(
 def grade_records(
     records: Sequence[ProbeRecord], grader: Grades, questions: Mapping[str, str] | None = None
 ) -> list[ProbeRecord]:
-    """Fill in the normal forms and grades from the raw texts; the same for new and old records.
+    """Fill in normal forms and grades from the raw texts of new or old records.
 
-    `questions` are the texts by key, for a grader that reads them.
+    `questions` are their texts by key, for a grader that reads them.
     """
     items: list[tuple[str, str, str | None]] = []
     asked: list[str] = []
@@ -133,10 +132,10 @@ def grade_records(
 
 
 def regrade(run: RunDirectory, grader: Grades, workload: Workload | None = None) -> int:
-    """Grade the recorded answers again, without the model; the caller holds the run's lock.
+    """Grade the recorded answers again; the caller holds the run's lock.
 
-    Gold and task come from `workload`; None keeps the recorded ones.  Returns how many records
-    changed.
+    Gold and task come from `workload`; None keeps the recorded ones.  Returns the number of changed
+    records.
     """
     run.repair()
     old = run.records()
@@ -161,7 +160,7 @@ def regrade(run: RunDirectory, grader: Grades, workload: Workload | None = None)
 
 
 def check_grader(run: RunDirectory, name: str | None) -> None:
-    """Refuse to compare a run with gold that a function graded, unless gold is named."""
+    """Refuse to compare with gold a run that a function graded, unless `name` says so."""
     grading = run.manifest["grading"]
     if name is None and "grader_sha256" in grading:
         raise GraderError(
@@ -171,7 +170,7 @@ def check_grader(run: RunDirectory, name: str | None) -> None:
 
 
 def check_graded_by(path: Path, name: str) -> None:
-    """Refuse a run that another grader has graded."""
+    """Refuse a run that was graded by another grader than `name`."""
     recorded = RunDirectory.load(path).manifest["grading"]
     with open_graders(name) as graders:
         mine = graders.right.identity
@@ -183,7 +182,7 @@ def check_graded_by(path: Path, name: str) -> None:
 
 
 def regrade_run(path: Path, progress: Progress, grader_name: str | None = None) -> None:
-    """Grade a run's recorded answers again; what changed is an outcome, and is not shown."""
+    """Grade a run's answers again; which grades changed is an outcome and is not shown."""
     run = RunDirectory.load(path)
     check_grader(run, grader_name)
     with lock_directory(path), open_graders(grader_name) as graders:
@@ -201,7 +200,7 @@ def regrade_run(path: Path, progress: Progress, grader_name: str | None = None) 
 
 
 def remarks_on_grader(run: RunDirectory) -> list[str]:
-    """Remarks on the function that graded a run; none if answers were compared with gold."""
+    """Remarks on the user's function that graded a run; none for a comparison with gold."""
     grading = run.manifest["grading"]
     if "grader_sha256" not in grading:
         return []
@@ -216,7 +215,7 @@ def remarks_on_grader(run: RunDirectory) -> list[str]:
     ]
     with Grader() as by_gold:
         compared = grade_records(told, by_gold)
-    # Equal answers to a question count once; one that cannot be read says nothing.
+    # Equal answers to a question count once, unreadable ones not at all.
     differ = {
         (record.key, form): mine != theirs
         for record, other in zip(compared, told, strict=True)
@@ -245,7 +244,7 @@ def _grades(record: ProbeRecord) -> Iterator[tuple[str, bool | None]]:
         yield normalize(record.task, extract_natural(record.task, text or "") or ""), correct
 
 
-# --- Gold that people gave to recorded answers ---------------------------------------------------
+# --- Gold that people added to recorded answers --------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -254,7 +253,7 @@ class GoldGrade:
 
     natural: bool
     replies: Mapping[int, bool]
-    """Replies of a stop, by the thinking tokens before it."""
+    """Replies after a stop, by thinking tokens before it."""
 
 
 @dataclass(frozen=True)
@@ -262,17 +261,17 @@ class SettledLabels:
     """The labels of all labellers together."""
 
     gold: Mapping[str, str | None]
-    """By id of the question; None if some labeller could not tell, or two disagree."""
+    """By question id; None if a labeller could not tell, or two disagree."""
     cannot_tell: frozenset[str] = frozenset()
     disagreeing: frozenset[str] = frozenset()
     by_labeller: Mapping[str, int] = field(default_factory=dict)
-    """Number of questions that each labeller labelled."""
+    """Number of questions by labeller."""
 
 
 def settle(
     labels: Mapping[str, Mapping[str, str | None]], tasks: Mapping[str, str], grader: Grader
 ) -> SettledLabels:
-    """Put the labels of several people together: gold by id, of each labeller; tasks by id."""
+    """Combine labels of several people; `labels` are gold by id of each, `tasks` by id."""
     given: dict[str, list[str | None]] = {}
     for by_id in labels.values():
         for name, gold in by_id.items():
@@ -300,7 +299,7 @@ def settle(
 def grade_by(
     records: Sequence[ProbeRecord], golds: Iterable[str], grader: Grader
 ) -> list[GoldGrade]:
-    """Grade recorded answers by gold that came later, one for each record."""
+    """Grade recorded answers by new gold, one for each record."""
     pairs = zip(records, golds, strict=True)
     graded = grade_records([replace(record, gold=gold) for record, gold in pairs], grader)
     return [as_graded(record) for record in graded]
@@ -316,9 +315,9 @@ def as_graded(record: ProbeRecord) -> GoldGrade:
 
 
 def answers_at(record: ProbeRecord, budgets: Iterable[int]) -> dict[str, str]:
-    """Distinct answers to a question: the natural one, and the replies of stops at `budgets`.
+    """Distinct answers to a question: the natural one, and the replies after stops at `budgets`.
 
-    By normal form, each as it was written; empty answers are left out.
+    Returns each answer as written, by its normal form, without empty ones.
     """
     wanted = set(budgets)
     written = [extract_natural(record.task, record.natural_answer or "")]

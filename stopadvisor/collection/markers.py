@@ -1,8 +1,7 @@
 """Find the words with which a model changes its mind, as token ids, in a few of its own traces.
 
 Models differ in these words, and tokenizers in how they split them: candidates are encoded as the
-beginning of a sentence and counted in traces of fit questions.  Knows no particular engine, no
-files and no outcome of any question.
+beginning of a sentence and counted in traces of fit questions.
 """
 
 from __future__ import annotations
@@ -36,21 +35,21 @@ CANDIDATES = (
 """Words with which English reasoning models begin a sentence when they doubt or check."""
 
 LEAST_RATE = 0.25
-"""Sentences per 1,000 thinking tokens that make a candidate a marker of the model."""
+"""Sentences per 1,000 thinking tokens from which a candidate becomes a marker."""
 LEAST_TRACES = 2
-"""Traces that must hold it: a word in the trace of one question is no habit."""
+"""Traces that must contain it: a word in the trace of one question is no habit."""
 CLEAR = 0.8
-"""Share of the occurrences of an id sequence that must begin a sentence."""
+"""Share of the occurrences of a token sequence that must begin a sentence."""
 
 _BEFORE = ("\n", "\n\n", "\n ", ".\n", ".\n\n", ". ", "? ")
-"""Texts before a sentence: some tokenizers join them with its first word."""
+"""Texts before a sentence, which some tokenizers merge with its first word."""
 _WINDOW = 8
-"""Tokens before and after a word that show whether a sentence begins there."""
+"""Tokens of context before and after a word, to see whether a sentence begins there."""
 _BEGINS = re.compile(r"(?:^|[.!?…。！？][\"'”’)\]*_]*\s+|[。！？]|\n\s*)[\"'“‘(\[*_]*$")
 
 
 class Splits(Protocol):
-    """The part of an engine that finding markers needs."""
+    """The part of an engine that is needed to find markers."""
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, without special tokens."""
@@ -63,18 +62,18 @@ class Splits(Protocol):
 
 @dataclass(frozen=True)
 class MarkerWord:
-    """One candidate, and how the traces use it."""
+    """A candidate, and its use in the traces."""
 
     text: str
     """The word."""
     ids: tuple[tuple[int, ...], ...]
     """Token ids with which it begins a sentence."""
     sentences: int
-    """Sentences that begin with it, in all traces."""
+    """Number of sentences that begin with it, in all traces."""
     per_1000: float
     """Sentences per 1,000 thinking tokens."""
     median_place: float | None
-    """Share of the trace before it, median over these sentences; None if there are none."""
+    """Median share of the trace before it; None if there is no such sentence."""
     without: float
     """Share of the traces in which it begins no sentence."""
     used: bool
@@ -83,12 +82,12 @@ class MarkerWord:
 
 @dataclass(frozen=True)
 class MarkerFindings:
-    """All candidates, the most frequent first."""
+    """How often each candidate occurs in a few traces."""
 
     words: tuple[MarkerWord, ...]
-    """The most frequent first."""
+    """All candidates, the most frequent first."""
     n_traces: int
-    """Traces they were counted in."""
+    """Number of traces."""
     n_tokens: int
     """Thinking tokens of all traces."""
     without: float
@@ -106,11 +105,11 @@ class MarkerFindings:
 
 
 def sentence_ids(splits: Splits, word: str) -> tuple[tuple[int, ...], ...]:
-    """Find the token ids with which a word begins a sentence.
+    """Token sequences with which a word begins a sentence.
 
-    It is encoded after the end of a sentence and after line breaks: after a space most tokenizers
-    give it another id than at the beginning of a line.  Encodings in which it shares a token with
-    a letter or a mark next to it are left out.
+    The word is encoded after the end of a sentence and after line breaks, because most tokenizers
+    encode it differently after a space and at the beginning of a line.  Encodings in which it
+    shares a token with a neighbouring letter or mark are left out.
 
     Raises
     ------
@@ -171,7 +170,7 @@ def _word(
     n_tokens: int,
     named: bool,
 ) -> MarkerWord:
-    """Count one candidate."""
+    """Count a candidate."""
     at = [_sentences(splits, trace.thinking_ids, variants, text) for trace in traces]
     places = [
         p / trace.trace_tokens for trace, begins in zip(traces, at, strict=True) for p in begins
@@ -190,7 +189,7 @@ def _word(
 
 
 def _is_clear(splits: Splits, traces: Sequence[RawTrace], ids: tuple[int, ...], text: str) -> bool:
-    """Whether a sentence begins at most occurrences of these ids; true if there are none."""
+    """Whether most occurrences of these ids begin a sentence; true if there are none."""
     seen = sum(len(marker_positions((ids,), trace.thinking_ids)) for trace in traces)
     begun = sum(len(_sentences(splits, trace.thinking_ids, (ids,), text)) for trace in traces)
     return begun >= CLEAR * seen

@@ -1,8 +1,7 @@
-"""Check, before anything is measured, that markers, cue and caps suit the model.
+"""The preflight: check that thinking tags, cue and caps suit the model before anything is measured.
 
 The model thinks about up to sixteen fit questions, and is probed before its thinking, after a few
-tokens and at the end.  A marker that is not the model's or a brittle cue then shows as a failed
-check instead of as a result.  This module knows no particular engine.
+tokens and at the end.  Wrong tags or a brittle cue then show as a failed check, not as a result.
 """
 
 from __future__ import annotations
@@ -40,24 +39,24 @@ __all__ = [
 PREFLIGHT_QUESTIONS = 16
 
 FAIL_BELOW, WARN_BELOW = 0.5, 0.9
-"""Shares of traces or answers that should be as a check wants them."""
+"""Shares of good traces or answers below which a check fails or warns."""
 ACCURACY_WARN = 0.2
-"""Share of right answers below which prompt, template, gold or grader is the likelier cause."""
+"""Share of right answers below which prompt, template, gold or grader is probably wrong."""
 CAP_WARN = 0.1
 """Share of forced answers that may run into the cap."""
 EXAMPLES = 3
 SHOWN = 200
-"""Most characters of a question that are shown."""
+"""Characters of a question that are shown."""
 
 _SEVERITY: tuple[Status, ...] = ("pass", "warn", "fail")
 
 
 @dataclass(frozen=True)
 class CueExample:
-    """A question whose forced answer at the end of its thinking is not its natural one."""
+    """A question whose forced answer at the end of thinking differs from the natural one."""
 
     id: str
-    """Of the question."""
+    """The question."""
     natural: str
     """The answer after full thinking."""
     forced: str
@@ -66,16 +65,16 @@ class CueExample:
 
 @dataclass(frozen=True)
 class WrongExample:
-    """A question that was answered wrong, for the reader to see why."""
+    """A question that was answered wrong, so that the reader sees why."""
 
     id: str
-    """Of the question."""
+    """The question."""
     question: str
-    """The last message, its first characters."""
+    """Beginning of the last message."""
     gold: str
     """The right answer."""
     answer: str | None
-    """The answer read out of the reply; None if there was none."""
+    """The answer extracted from the reply; None if there was none."""
 
 
 @dataclass(frozen=True)
@@ -101,17 +100,17 @@ class PreflightReport:
     agreement: float | None
     """Share of finished traces whose forced and natural answers agree; null if none finished."""
     examples: tuple[CueExample, ...]
-    """Some that do not agree."""
+    """Some questions whose answers differ."""
     accuracy: float | None
     """Share of right answers at the end of thinking, of questions with gold; null without gold."""
     wrong: tuple[WrongExample, ...]
-    """Some that are wrong."""
+    """Some wrong answers."""
     n_questions: int
     """Fit questions asked."""
     marker_words: MarkerFindings
-    """Words that begin sentences when the model turns back."""
+    """Words that begin sentences when the model doubts or checks."""
     cost: ProbeCost | None
-    """What the plan's probes will decode; null where a pilot has to settle their places."""
+    """Tokens that the plan's probes will decode; null until a pilot has settled their places."""
 
 
 def run_preflight(
@@ -128,12 +127,12 @@ def run_preflight(
     pilot: Sequence[RawTrace] = (),
     progress: Progress | None = None,
 ) -> PreflightReport:
-    """Try the engine, the thinking markers and the cue on the first 16 fit questions.
+    """Try the engine, the thinking tags and the cue on the first 16 fit questions.
 
-    Failing a check is a result here, not an exception.  `grader` decides whether two answers are
-    equivalent where their texts differ, and what is right, unless `right` does.  `named` markers
-    are counted in place of the usual ones, unless a pilot has `found` some; its traces are taken
-    over where they are of these questions.
+    A failed check is a result here, not an exception.  `grader` decides whether two answers are
+    equivalent, and which are right unless `right` does.  Marker words are those that a pilot has
+    `found`, else the `named` ones are counted, else the usual ones.  Traces of a `pilot` are reused
+    if they cover these questions.
     """
     questions = questions[:PREFLIGHT_QUESTIONS]
     prompts, trial = make_prompts(questions, template), trial_plan(plan)
@@ -179,7 +178,7 @@ def worst(checks: Sequence[Check]) -> Status:
 
 
 def keep_checks(report: PreflightReport | LadderPreflight, file: Path, progress: Progress) -> None:
-    """Write a report and say what its checks warn of.
+    """Write a report, and show the warnings of its checks.
 
     Raises
     ------
@@ -187,14 +186,14 @@ def keep_checks(report: PreflightReport | LadderPreflight, file: Path, progress:
         A check failed.
     """
     write_json_atomically(file, to_document(report))
-    said = {
+    lines = {
         status: [f"{c.name}: {c.detail}; {c.advice}" for c in report.checks if c.status == status]
         for status in _SEVERITY
     }
-    for line in said["warn"]:
+    for line in lines["warn"]:
         progress.remark(f"preflight: {line}")
-    if said["fail"]:
-        raise PreflightError("preflight failed: " + " | ".join(said["fail"]))
+    if lines["fail"]:
+        raise PreflightError("preflight failed: " + " | ".join(lines["fail"]))
 
 
 def _below(share: float) -> Status:
@@ -203,7 +202,7 @@ def _below(share: float) -> Status:
 
 
 def checked(name: str, status: Status, detail: str, advice: str) -> Check:
-    """A check, with advice only where it did not pass."""
+    """A check, with advice only if it did not pass."""
     return Check(name, status, detail, "" if status == "pass" else advice)
 
 
@@ -248,7 +247,7 @@ def _truncation(traces: Sequence[RawTrace], plan: ProbePlan) -> Check:
 
 
 def _cue(questions: Sequence[Question], final: Sequence[RawProbe]) -> Check:
-    """Answers after the cue have the form of their task."""
+    """Forced answers have the form of their task."""
     unlike = [
         p.text for q, p in zip(questions, final, strict=True) if not normalize(q.task, p.text)
     ]
@@ -278,7 +277,7 @@ def _agreement(
     final: Sequence[RawProbe],
     grader: Grades,
 ) -> tuple[Check, float | None, tuple[CueExample, ...]]:
-    """Share of finished traces whose forced and natural answers agree, and some that do not."""
+    """Share of finished traces whose forced and natural answers agree, and some that differ."""
     pairs: list[tuple[Question, str, str]] = []
     for question, trace, probe in zip(questions, traces, final, strict=True):
         if trace.finish == "stop" and trace.natural_text is not None:
@@ -289,7 +288,7 @@ def _agreement(
         advice = "raise --max-think, or check --think-tags"
         return Check("agreement", "fail", detail, advice), None, ()
     same = [bool(a) and normalize(q.task, a) == normalize(q.task, b) for q, a, b in pairs]
-    # Only in math can one value have two spellings; there the grader decides.
+    # Only in math can equal values have different normal forms; there the grader decides.
     unsure = [i for i, (q, a, _) in enumerate(pairs) if not same[i] and a and q.task == "math"]
     verdicts = grader.grade_many([("math", pairs[i][1], pairs[i][2]) for i in unsure])
     for i, equivalent in zip(unsure, verdicts, strict=True):
@@ -317,10 +316,10 @@ def _accuracy(
     final: Sequence[RawProbe],
     grader: Grades,
 ) -> tuple[list[Check], float | None, tuple[WrongExample, ...]]:
-    """Warn before hundreds of questions are probed under a template that gets nothing right.
+    """Warn of a prompt template that gets nothing right, before hundreds of questions are probed.
 
-    Also gives the share of right answers at the end of thinking, and some wrong ones; no check and
-    no share where no question has gold.
+    Also returns the share of right answers at the end of thinking, and some wrong ones; nothing if
+    no question has gold.
     """
     asked: list[Question] = []
     items: list[tuple[str, str, str | None]] = []
@@ -329,7 +328,7 @@ def _accuracy(
             continue
         if trace.finish == "stop" and trace.natural_text is not None:
             answer = extract_natural(question.task, trace.natural_text)
-        else:  # cut off
+        else:  # thinking was cut
             answer = extract_forced(question.task, probe.text)
         asked.append(question)
         items.append((question.task, question.gold, answer))
@@ -359,7 +358,7 @@ def _accuracy(
 
 
 def _marker_words(words: MarkerFindings, traces: Sequence[RawTrace], plan: ProbePlan) -> Check:
-    """A plan that probes before markers has markers, and the traces hold some."""
+    """A plan that probes before markers has markers, and the traces contain some."""
     seen = ", ".join(f"{word.text} {word.per_1000:.1f}" for word in words.used)
     detail = f"{seen} per 1,000 thinking tokens; {words.without:.0%} of traces hold none"
     if plan.schedule != "marker":

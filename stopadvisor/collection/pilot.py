@@ -1,9 +1,9 @@
-"""Settle, before the first probe, where thinking is cut and where traces are probed.
+"""Choose, before the first probe, where thinking is cut and where traces are probed.
 
-What the user leaves open is left to the model: its context bounds the cap, and the traces of a few
-fit questions choose the budgets of a grid, the distance of a stride, the markers.  A recorded trace
-must be one that the model could have drawn under the plan's caps; else it is refused with its place
-in the file.  Knows no particular engine, writes no files and sees no outcome of any question.
+The user's ``auto`` is settled by the model: its context bounds the cap, and the traces of a few fit
+questions choose the budgets of a grid, the distance of a stride, or the markers.  A recorded trace
+is refused, with its place in the file, unless the model could have produced it under the plan's
+cap.  No outcome of any question is used.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ PILOT_QUANTILE = 0.9
 EARLY = 32
 """A position early in the thinking, in tokens."""
 STRIDES = 32
-"""Probes of an `auto` stride in a trace as long as the pilot's 90th percentile."""
+"""Number of probes of an `auto` stride in a trace of the pilot's 90th percentile length."""
 STRIDE_STEP = 16
 CAP_STEP = 64
 """An `auto` cap below the plan's is a multiple of this, which leaves room for longer prompts."""
 MOST_SHARE = 0.10
-"""Most tokens that ``auto`` lets probing decode, as a share of thinking; means over a pilot."""
+"""Most tokens that ``auto`` lets probes decode, as a share of thinking, on average in the pilot."""
 FEWEST_STRIDES = 4
-"""Places that the stride keeps in the longest trace as long as there are markers to drop."""
+"""Stride probes that the longest trace keeps as long as there are markers to drop."""
 
 NO_MARKERS = (
     f"none of {len(CANDIDATES)} usual markers begins {LEAST_RATE:g} or more sentences per 1,000 "
@@ -71,10 +71,10 @@ def thinking_cap(
     template: str | None = None,
     auto: bool = False,
 ) -> int:
-    """The cap on thinking that the context leaves to every question, the plan's at most.
+    """The cap on thinking: the plan's, if the model's context leaves that much to every question.
 
-    `questions` are all that will be asked.  With `auto` a plan's cap that does not fit is lowered
-    instead of refused.
+    `questions` are all that will be asked.  With `auto` a cap that does not fit is lowered instead
+    of refused.
     """
     room = engine.longest_thinking(make_prompts(questions, template), plan)
     cap = plan.max_think
@@ -102,10 +102,10 @@ def recorded_cap(
     auto: bool,
     progress: Progress,
 ) -> int:
-    """The cap on thinking, such that no recorded thinking was cut before it.
+    """The cap on thinking: the plan's, if no recorded thinking was cut before it.
 
-    With `auto` the plan's cap is lowered to the shortest thinking that was cut, instead of refusing
-    that.  Thinking that contains the model's closer is refused.
+    With `auto` it is lowered to the shortest thinking that was cut, instead of refusing that trace.
+    Thinking that contains the model's closer is refused.
     """
     closer = engine.identity()["think_close"]["text"]
     cap = plan.max_think
@@ -120,7 +120,7 @@ def recorded_cap(
             cut.append((len(engine.encode(trace.thinking)), trace))
     if all(length >= cap for length, _ in cut):
         return cap
-    length, trace = min(cut, key=lambda each: each[0])
+    length, trace = min(cut, key=lambda pair: pair[0])
     if not auto or length == 0:
         wanted = f"--max-think {cap}" if length else "at least one token"
         raise WorkloadError(
@@ -135,7 +135,7 @@ def recorded_cap(
 
 
 def cue_ids(engine: Engine, cue: str) -> list[int]:
-    """Tokens of the cue, without a closer before it."""
+    """Tokens of the cue without the closer before it."""
     closer = () if is_open_cue(cue) else engine.identity()["think_close"]["ids"]
     return engine.suffix_ids(cue)[len(closer) :]
 
@@ -144,7 +144,7 @@ def cue_ids(engine: Engine, cue: str) -> list[int]:
 
 
 def auto_budgets(trace_lengths: Sequence[int]) -> tuple[int, ...]:
-    """Scale the paper's grid, so that its last budget is the 90th percentile of a model's traces.
+    """Scale the paper's grid so that it ends at the 90th percentile of the trace lengths.
 
     Examples
     --------
@@ -157,7 +157,7 @@ def auto_budgets(trace_lengths: Sequence[int]) -> tuple[int, ...]:
 
 
 def auto_stride(trace_lengths: Sequence[int]) -> int:
-    """Choose a stride of about `STRIDES` probes in a long trace; from 16 on, a multiple of 16.
+    """Choose a stride with about `STRIDES` probes in a long trace; from 16 on, a multiple of 16.
 
     Examples
     --------
@@ -169,7 +169,7 @@ def auto_stride(trace_lengths: Sequence[int]) -> int:
 
 
 def _long_trace(trace_lengths: Sequence[int], least: float, option: str) -> float:
-    """The 90th percentile of a pilot's lengths."""
+    """The 90th percentile of a pilot's trace lengths."""
     long = float(np.quantile(trace_lengths, PILOT_QUANTILE)) if len(trace_lengths) else 0.0
     if long < least:
         raise ProbeError(
@@ -183,21 +183,21 @@ def _long_trace(trace_lengths: Sequence[int], least: float, option: str) -> floa
 def trial_plan(plan: ProbePlan) -> ProbePlan:
     """Full thinking, probed before it begins, early and at its end."""
     positions = {0, min(EARLY, plan.max_think), plan.max_think}
-    # Natural answers already show what visible ones look like.
+    # Visible answers look like natural ones, which are there already.
     return replace(plan.at_budgets(*sorted(positions)), on_stop="probe")
 
 
 @dataclass(frozen=True)
 class SettledPlan:
-    """A plan with nothing left open, and what the pilot found."""
+    """A plan without anything ``auto``, and the findings of the pilot."""
 
     plan: ProbePlan
     markers: MarkerFindings | None = None
-    """Words that a pilot counted; None if it did not, or ``auto`` thinned a plan without any."""
+    """Word counts of the pilot; None if it counted none, or ``auto`` found no marker."""
     remark: str = ""
     """Why fewer places are probed than the pilot chose; continues a sentence."""
     pilot: Sequence[RawTrace] = ()
-    """Traces of the first fit questions that settled it; empty if nothing was open."""
+    """Traces of the first fit questions; empty if no pilot was needed."""
 
 
 def settle_plan(
@@ -209,10 +209,10 @@ def settle_plan(
     batch_size: int,
     progress: Progress,
 ) -> SettledPlan:
-    """Settle budgets, stride and markers; the first 32 fit questions are asked if one is open.
+    """Settle budgets, stride and markers, with a pilot of 32 fit questions if any is ``auto``.
 
-    The plan's cap is settled already.  Returns a plan without markers if a ``marker`` schedule
-    finds none; see `NO_MARKERS`.
+    The plan's cap is settled already.  If a ``marker`` schedule finds no markers, the returned plan
+    has none; see `NO_MARKERS`.
     """
     is_auto = plan.schedule == "auto"
     search = is_auto or (plan.schedule == "marker" and not plan.markers)
@@ -221,7 +221,7 @@ def settle_plan(
     if search or open_grid or settings.auto_every:
         asked = make_prompts(fit[:PILOT_QUESTIONS], settings.prompt_template)
         progress.begin("pilot", len(asked))
-        trial = trial_plan(plan)  # where a preflight probes, which takes these traces over
+        trial = trial_plan(plan)  # the preflight probes there too, and reuses these traces
         traces = ask_all(engine, asked, trial, batch_size=batch_size, progress=progress)
     lengths = [trace.trace_tokens for trace in traces]
     if open_grid:
@@ -242,9 +242,9 @@ def settle_plan(
 
 
 def _thinned(plan: ProbePlan, traces: Sequence[RawTrace]) -> ProbePlan:
-    """Widen the stride and drop markers until probing is within `MOST_SHARE`.
+    """Drop markers and widen the stride until probing is within `MOST_SHARE`.
 
-    The stride keeps a few places as long as there are markers to drop.
+    The stride keeps `FEWEST_STRIDES` probes as long as there are markers to drop.
     """
     answer_tokens = float(np.mean([trace.probes[-1].probe_tokens for trace in traces]))
     longest = max(trace.trace_tokens for trace in traces)
@@ -268,14 +268,14 @@ def _thinned(plan: ProbePlan, traces: Sequence[RawTrace]) -> ProbePlan:
 
 @dataclass(frozen=True)
 class ProbeCost:
-    """What probing a question decodes on top of its thinking; means over a few traces."""
+    """Tokens that probing a question decodes on top of its thinking, on average."""
 
     probes: float
-    """Probes a question."""
+    """Probes per question."""
     decoded_tokens: float
     """Tokens of all forced answers, and of visible ones with on-stop ``answer``."""
     share_of_thinking: float | None
-    """These tokens over the thinking tokens; None if there was no thinking."""
+    """These tokens as a share of the thinking tokens; None if there was no thinking."""
 
     def __str__(self) -> str:
         share = "" if self.share_of_thinking is None else f", {self.share_of_thinking:.0%} of its"
@@ -288,7 +288,7 @@ class ProbeCost:
 def expected_cost(
     plan: ProbePlan, traces: Sequence[RawTrace], answer_tokens: float
 ) -> ProbeCost | None:
-    """Estimate what the probes of a plan will decode; None if its places are not settled.
+    """Estimate the tokens that a plan's probes will decode; None if its places are not settled.
 
     `answer_tokens` is the mean length of a forced answer.
     """

@@ -1,8 +1,4 @@
-"""Settings of probing, decided before a model is loaded, and what it reports in the end.
-
-Settings end up in a run's manifest.  Knows only the part of an engine that settles what is `auto`,
-and nothing of a command line or a file of options.
-"""
+"""Settings of probing, chosen before a model is loaded, and the summary at its end."""
 
 from __future__ import annotations
 
@@ -43,15 +39,15 @@ REPEATED = 50
 
 @dataclass(frozen=True)
 class ProbeSettings:
-    """What to probe, and how; only the workload has no default."""
+    """What to probe and how; only the workload has no default."""
 
     workload: Path
     out: Path | None = None
     """The run directory; None for one under ``runs/``."""
     budgets: tuple[int, ...] | None = None
-    """None: chosen by a pilot."""
+    """None lets a pilot choose."""
     max_think: int | None = None
-    """None: the plan's own cap, or less where the model's context leaves less."""
+    """None for the plan's default cap, or less if the model's context leaves less."""
     cap: int = PROBE_CAP
     answer_cap: int = 512
     cue: str = CUES["terse"]
@@ -59,71 +55,73 @@ class ProbeSettings:
     schedule: Schedule = "auto"
     """``auto`` becomes ``grid`` where `budgets` are named."""
     every: int | None = None
-    """Distance of the probes of a stride; None: chosen by a pilot, unless `budgets` are named."""
+    """Distance between probes; None lets a pilot choose, unless `budgets` are named."""
     markers: tuple[str, ...] | None = None
-    """Words that begin a sentence; None: those that a pilot finds."""
+    """Words that begin a sentence; None for those that a pilot finds."""
     marker_ids: tuple[tuple[int, ...], ...] = ()
     """Token ids of the markers; empty until an engine has encoded them."""
     min_gap: int = ProbePlan.min_gap
     max_markers: int = ProbePlan.max_markers
     max_probes: int | None = None
-    """Of a policy's trigger, as in `ProbePlan`."""
+    """As in `ProbePlan`, for probing with a policy's trigger."""
     greedy: bool = False
     temperature: float | None = None
     samples: int = 1
-    """Traces per question; those of a question share its part of the split."""
+    """Traces per question, all in the same part of the split."""
     seed: int = 0
     batch_size: int | None = None
-    """None: the engine's own, halved when memory runs out."""
+    """None for the engine's own size, halved when memory runs out."""
     limit: int | None = None
     entropy: str = "auto"
-    """``auto``: over the whole vocabulary for a local model, else as the server gives it."""
+    """``auto`` is the whole vocabulary for a local model, else what the server gives."""
     prompt_template: str | None = None
     split: tuple[float, float, float] | None = None
-    """Shares of fit, calibration and test; None: `default_split` of the workload."""
+    """Shares of fit, calibration and test; None for `default_split`."""
     preflight: bool = True
     regrade: bool = False
     grader: str | None = None
-    """``MODULE:FUNCTION`` that says what is right, or ``gold``; None: compare with gold."""
+    """``MODULE:FUNCTION`` that grades answers; ``gold`` or None compares them with gold."""
     task: str | None = None
-    """Task of questions that name none; None: guessed from their gold."""
+    """Task of questions that name none; None guesses it from their gold."""
     traces: Path | None = None
-    """Recorded traces of the questions; None: the model thinks."""
+    """File of recorded traces of the questions; None if the model is to think."""
     assumed_task: str = ASSUMED_TASK
-    """Task of questions with neither task nor gold; a policy's own when probing like a policy."""
+    """Task of questions with neither task nor gold; the policy's, when probing like a policy."""
 
     def __post_init__(self) -> None:
         if self.schedule == "auto" and self.budgets is not None:
             object.__setattr__(self, "schedule", "grid")
 
     def for_engine(self, engine: Engine) -> ProbeSettings:
-        """These settings, with the engine's values for what they leave to it."""
+        """These settings, with an ``auto`` entropy and the tokens of markers from the engine."""
         entropy = engine.capabilities.entropy if self.entropy == "auto" else self.entropy
         words = self.markers or ()
         found = sorted({ids for word in words for ids in sentence_ids(engine, word)})
         return replace(self, entropy=entropy, marker_ids=tuple(found) or self.marker_ids)
 
     def read(self) -> Workload:
-        """The workload with its tasks filled in, and with recorded traces if there are any.
+        """Read the workload, with recorded traces if there are any.
 
         Raises as `read_workload`, `read_traces` and `with_traces`.
         """
-        found = read_workload(self.workload, default_task=self.task, assumed=self.assumed_task)
-        return found if self.recorded is None else with_traces(found, self.recorded, self.samples)
+        workload = read_workload(self.workload, default_task=self.task, assumed=self.assumed_task)
+        if self.recorded is None:
+            return workload
+        return with_traces(workload, self.recorded, self.samples)
 
     @cached_property
     def recorded(self) -> RecordedTraces | None:
-        """The traces that were recorded; None where the model is to think."""
+        """The recorded traces; None if the model is to think."""
         return None if self.traces is None else read_traces(self.traces)
 
     @property
     def auto_every(self) -> bool:
-        """Whether a pilot has to choose the distance of a stride."""
+        """Whether a pilot chooses the distance between probes."""
         return self.schedule != "grid" and self.budgets is None and self.every is None
 
     @property
     def auto(self) -> set[str]:
-        """What the model's context or a pilot settles; see `build_manifest`."""
+        """Names of the fields that the model's context or a pilot settles; see `build_manifest`."""
         is_auto = {
             "budgets": self.budgets is None,
             "max_think": self.max_think is None,
@@ -138,14 +136,11 @@ class ProbeSettings:
         return self.split or default_split(len(workload.questions))
 
     def plan(self) -> ProbePlan:
-        """The plan before a model is seen: no budgets, and the longest cap, where both are auto.
+        """The plan before a model is loaded; `auto` budgets are empty, an `auto` cap the longest.
 
-        `pilot.thinking_cap` and `pilot.settle_plan` settle what is auto, and `for_engine` the
-        entropy and the tokens of named markers.
+        `pilot.thinking_cap` and `pilot.settle_plan` settle them later.
         """
-        settled: dict[str, Any] = {
-            each.name: getattr(self, each.name) for each in fields(ProbePlan)
-        }
+        settled: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(ProbePlan)}
         settled["budgets"] = self.budgets or ()
         settled["max_think"] = self.max_think or ProbePlan.max_think
         settled["entropy"] = "full" if self.entropy == "auto" else self.entropy
@@ -155,7 +150,7 @@ class ProbeSettings:
 def fit_questions(workload: Workload, settings: ProbeSettings) -> list[Question]:
     """The questions that pilot and preflight may look at, in the workload's order.
 
-    Taken from the whole workload, so that a `limit` does not change the frozen budgets.
+    They come from the whole workload, so that a `limit` does not change the budgets.
     """
     keys = [q.group_key for q in workload.questions]
     parts = assign_parts(keys, seed=settings.seed, fractions=settings.shares(workload))
@@ -165,10 +160,10 @@ def fit_questions(workload: Workload, settings: ProbeSettings) -> list[Question]
 def repeated_questions(
     workload: Workload, settings: ProbeSettings, *, draws: bool
 ) -> list[Question]:
-    """Fit questions to ask twice, which shows how often full thinking disagrees with itself.
+    """Fit questions to ask twice, to see how often full thinking disagrees with itself.
 
-    Chosen by the hash of their content, so that a sorted file gives no biased sample; none where no
-    trace `draws`, and a second one would be the same.
+    Chosen by the hash of their content, so that a sorted file gives no biased sample.  None unless
+    the model `draws` its tokens: else a second trace would be the same.
     """
     if settings.traces is not None or not draws or workload.n_labelled:
         return []
@@ -185,7 +180,7 @@ def check_parts(workload: Workload, settings: ProbeSettings, questions: Sequence
 def too_few(
     workload: Workload, settings: ProbeSettings, questions: Sequence[Question]
 ) -> str | None:
-    """Say which part would be too small, and how many questions it takes; None if none is.
+    """Say which part would be too small, and how many questions are needed; None if none is.
 
     Duplicates and groups count once.
     """
@@ -207,7 +202,7 @@ def too_few(
 
 
 def _enough(split: tuple[float, float, float]) -> int:
-    """Questions that give each part enough in 19 of 20 random splits, rounded up to tens."""
+    """Questions that fill each part in 19 of 20 random splits, rounded up to tens."""
     return max(
         10 * math.ceil((needed + 1.645 * math.sqrt(needed)) / share / 10)
         for needed, share in zip(map(SMALLEST_PARTS.__getitem__, PARTS), split, strict=True)
@@ -223,21 +218,21 @@ class RecordedRung:
     """Replies of one rung in a run."""
 
     name: str
-    """As `ladder.toml` calls it."""
+    """Its name in `ladder.toml`."""
     samples: int
     """Replies of this rung to each question."""
     cut: int
-    """Replies that did not end by themselves."""
+    """Replies that were cut."""
     mean_tokens: float
-    """Tokens of a reply, thinking and answer, on average."""
+    """Mean tokens of a reply, thinking and answer."""
 
 
 @dataclass(frozen=True)
 class ProbeSummary:
-    """`probe --json`: what the run holds now, and what this call added."""
+    """`probe --json`: the content of the run, and what this call added."""
 
     run: Path
-    """Where the probes are."""
+    """The run directory."""
     questions: int
     """Questions in the run, earlier ones included."""
     traces: int
@@ -249,15 +244,15 @@ class ProbeSummary:
     budgets: tuple[int, ...]
     """Thinking tokens at each checkpoint; with a stride or markers, only in traces that long."""
     every: int | None
-    """Distance of the budgets of a stride, null if they were named."""
+    """Distance between probes, null if budgets were named."""
     markers: tuple[str, ...]
-    """Words before which the run probes; empty unless `marker`."""
+    """Words before which answers are forced; empty unless `marker`."""
     max_think: int
     """Cap on thinking tokens."""
     truncated_share: float
     """Share of the traces that were cut off."""
     seconds: float
-    """Time that this call took."""
+    """Time that probing took in this call."""
     split: PartCounts
     """Questions in each part."""
     rungs: tuple[RecordedRung, ...] = ()

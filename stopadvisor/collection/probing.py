@@ -1,8 +1,7 @@
-"""Probe a workload into a run directory, or only check on a few questions that this would work.
+"""Probe a workload into a run directory, or only check on a few questions that it would work.
 
-`probe` does everything between a workload's path and its graded probes; `try_questions` stops after
-the preflight.  Both show outcomes of fit questions only: those of calibration questions stay
-closed until `calibrate`.  This module knows no command line.
+`probe` does everything from a workload's path to its graded probes; `try_questions` stops after the
+preflight.  Both show outcomes of fit questions only.
 """
 
 from __future__ import annotations
@@ -54,20 +53,18 @@ __all__ = ["OpenEngine", "probe", "try_questions"]
 
 
 OpenEngine = Callable[[], AbstractContextManager[Engine]]
-"""Loads a model when it is entered, and closes it at the end."""
+"""Loads a model on entry, and closes it on exit."""
 
 
 def probe(
     settings: ProbeSettings, open_engine: OpenEngine, progress: Progress, *, whole: bool = False
 ) -> ProbeSummary:
-    """Probe what is missing of a workload, after every step that must come first.
+    """Probe the questions of a workload that its run does not hold yet.
 
-    In this order: the workload is read and its split checked, the model loaded, the run opened or
-    begun (a pilot on fit questions freezes `auto` budgets in its manifest), the preflight passed,
-    the questions asked.
-
-    `open_engine` is called when nothing else is left to refuse.  With `whole`, a `limit` is refused
-    if it leaves a part too small to be assessed.
+    In this order: read the workload and check its split, load the model, open or begin the run (a
+    pilot on fit questions fixes `auto` budgets in its manifest), pass the preflight, ask the
+    questions.  The model is loaded only when nothing else is left to refuse.  With `whole`, a
+    `limit` is refused if it leaves a part too small to be assessed.
 
     Raises
     ------
@@ -80,7 +77,7 @@ def probe(
     ProbeError
         The run directory holds something else, or another process writes it.
     PreflightError
-        The engine does not do what probing needs.
+        A check of the engine failed.
     GraderError
         The grader cannot be loaded, or breaks the rules of graders.
     """
@@ -99,7 +96,7 @@ def probe(
 
 
 def _remarks(workload: Workload, settings: ProbeSettings) -> list[str]:
-    """Remarks on tasks that were guessed, missing gold, and recorded traces of other questions."""
+    """Remarks on guessed tasks, missing gold, and recorded traces of other questions."""
     remarks = [
         f"task {task!r} guessed from gold for {count} questions"
         for task, count in workload.guessed_tasks.items()
@@ -150,7 +147,7 @@ def try_questions(
         plan = _settle_cap(engine, workload, settings.plan(), settings, progress)
         size = settings.batch_size or _choose_batch_size(engine, plan)
         settled = SettledPlan(plan)
-        if settings.schedule in ("auto", "marker"):  # found as `probe` will find them
+        if settings.schedule in ("auto", "marker"):  # as `probe` will settle it
             settled = settle_plan(engine, fit, plan, settings, batch_size=size, progress=progress)
             plan = settled.plan
         report = run_preflight(
@@ -183,7 +180,6 @@ def _probe_with(
     progress: Progress,
 ) -> ProbeSummary:
     """Open or begin the run of this engine and workload, and probe."""
-    # Recorded traces are drawn already.
     if (
         settings.traces is None
         and settings.samples > 1
@@ -210,7 +206,7 @@ def _probe_with(
 
     path, manifest = described(settings.shares(workload))
     if settings.split is None and (begun := _split_begun(path, described)) is not None:
-        # A workload that grows keeps the split that its run began with.
+        # A growing workload keeps the split that its run began with.
         path, manifest = described(begun)
         settings = replace(settings, split=begun)
     with lock_directory(path):
@@ -220,7 +216,7 @@ def _probe_with(
 def _split_begun(
     path: Path, described: Callable[[tuple[float, float, float]], tuple[Path, dict[str, Any]]]
 ) -> tuple[float, float, float] | None:
-    """Split of a run that began with another default; None if there is no such run."""
+    """The split of a run that began with another default; None if there is no such run."""
     if (path / MANIFEST).exists():
         first, second, third = RunDirectory.load(path).manifest["split"]["fractions"]
         return first, second, third
@@ -239,7 +235,7 @@ class _Probing:
     graders: Graders
     progress: Progress
     reported: set[str] = field(default_factory=set)
-    """Remarks of the engine that were shown."""
+    """Remarks of the engine that were shown already."""
 
     def go(self, path: Path, manifest: dict[str, Any]) -> ProbeSummary:
         fit = fit_questions(self.workload, self.settings)
@@ -249,7 +245,7 @@ class _Probing:
         plan = _settle_cap(
             self.engine, self.workload, plan, self.settings, self.progress, begun=bool(found)
         )
-        # A run goes on with the batches it began with, so that it writes what it would have.
+        # Resumed with the same batches, it writes the same bytes as an uninterrupted run.
         recorded = found.manifest.get("batch_size") if found else None
         batch_size = self.settings.batch_size or recorded
         batch_size = batch_size or _choose_batch_size(self.engine, plan)
@@ -289,7 +285,7 @@ class _Probing:
         for remark in [*self.graders.right.remarks(), *remarks_on_grader(run)]:
             self.progress.remark(remark)
         table = run.table()
-        first = table.samples == 0  # of every question, as the samples are collected in turn
+        first = table.samples == 0  # every question has one: samples are collected in turn
         counts = np.bincount(run.parts(table.groups)[first], minlength=len(PARTS)).tolist()
         truncated = float(table.truncated.mean())
         if truncated > TRUNCATED_WARN:
@@ -320,7 +316,7 @@ class _Probing:
         plan: ProbePlan,
         batch_size: int,
     ) -> tuple[RunDirectory, Sequence[RawTrace]]:
-        """Start the run, whose plan is fixed from now on; also return the traces of a pilot."""
+        """Begin the run with a settled plan; also returns the traces of a pilot."""
         settings, say = self.settings, self.progress.remark
         settled = settle_plan(
             self.engine, fit, plan, settings, batch_size=batch_size, progress=self.progress
@@ -340,19 +336,19 @@ class _Probing:
         return RunDirectory.create(path, {**manifest, "plan": frozen, **noted}), settled.pilot
 
     def _noted(self, settled: SettledPlan) -> list[dict[str, Any]]:
-        """The run's markers as its manifest notes them for the reader."""
+        """The run's markers as words, for readers of its manifest."""
         if settled.markers is not None:
             words = {word.text: word.ids for word in settled.markers.used}
         elif self.settings.markers is not None:
             words = {text: sentence_ids(self.engine, text) for text in self.settings.markers}
-        else:  # a policy's, which holds no words
+        else:  # from a policy, which holds only token ids
             words = {self.engine.decode(ids).strip(): (ids,) for ids in settled.plan.markers}
         return [{"text": text, "ids": [list(i) for i in ids]} for text, ids in words.items()]
 
     def _preflight(
         self, run: RunDirectory, fit: Sequence[Question], pilot: Sequence[RawTrace], batch_size: int
     ) -> None:
-        """Check the engine, unless an earlier call has done so."""
+        """Check the engine, unless an earlier call has passed."""
         file = run.path / "preflight.json"
         if _passed(file):
             return
@@ -383,8 +379,8 @@ def _passed(file: Path) -> bool:
 
 
 def _choose_batch_size(engine: Engine, plan: ProbePlan) -> int:
-    """Take the engine's own size."""
-    # Until a grid is chosen, the paper's stands for its memory.
+    """The engine's own batch size."""
+    # Until a grid is chosen, assume the memory that the paper's needs.
     if plan.schedule == "grid" and not plan.budgets:
         plan = replace(plan, budgets=PAPER_BUDGETS)
     return engine.auto_batch_size(plan)
@@ -399,9 +395,9 @@ def _settle_cap(
     *,
     begun: bool = False,
 ) -> ProbePlan:
-    """The plan with a cap on thinking that the model's context leaves to every question.
+    """The plan with a cap on thinking that fits the model's context and recorded traces.
 
-    A run that has begun keeps its cap, or refuses questions that are too long for it.
+    A run that has begun keeps its cap, and refuses questions that are too long for it.
     """
     auto = settings.max_think is None and not begun
     longest = recorded_cap(engine, workload.questions, plan, auto=auto, progress=progress)
