@@ -1,8 +1,7 @@
-"""Golden decisions: example trajectories in a policy, with the decisions they must give.
+"""Golden decisions: example trajectories in a policy, with the decisions that must follow.
 
-They are made when a policy is built and replayed whenever it is loaded.  Another version of this
-package, or a reader in another language, that would decide differently fails there, before it
-serves anyone.  Knows the stepper and its inputs, and no files.
+They are made when a policy is built and replayed whenever it is loaded, so that another version of
+this package, or a reader in another language, fails before it serves a different decision.
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ from stopadvisor.probes.trigger import MarkerTrigger
 __all__ = ["make_golden", "replay_golden"]
 
 _MOST_STEPS = 32
-"""Longest golden trajectory; policies with more checkpoints show their first ones."""
+"""Longest golden trajectory; of longer ones only the first steps are kept."""
 _MOST_STEPS_TO_THE_END = 256
-"""Longest one that shows how everybody is stopped at the last position."""
+"""Longest trajectory that shows the stop at `stop_at`."""
 _MOST_GAPS = 64
-"""Times `min_gap` that a marker lies after the one before, in examples at the threshold."""
+"""Largest distance between markers, in units of `min_gap`, in examples at the threshold."""
 _N_RANDOM = 6
 _FINISHED = 0.8
-"""Share of golden replies that ended by themselves."""
+"""Share of golden replies that end by themselves."""
 _MOST_REPLY = 65_536
 """Longest golden reply, in tokens."""
 _N_EDGES = 3
 
 _ANSWERS = (" 7", "7.", "\\boxed{12}", "", "B", "(b)", "0.50", "1/2", "yes")
 
-# Rules that use exp or log: C libraries differ in the last bit.  Their golden scores may differ by
-# this tolerance, and their examples keep a larger distance from the threshold.
+# Rules that use exp or log, which C libraries round differently in the last bit.  Their golden
+# scores may differ by this tolerance, and their examples stay farther from the threshold.
 _INEXACT = frozenset(
     ("confidence-leap", "log_position", "log_run", "log_votes", "answer_log_odds", "log_tokens")
 )
@@ -49,11 +48,11 @@ _RANGES = {"mean_logprob": (-30.0, 0.0), "mean_entropy": (0.0, 20.0), "markers":
 
 Rule = StopRule | ClimbRule
 GoldenStep = dict[str, Any]
-"""Inputs of one checkpoint, by the names that `Stepper.observe` gives them."""
+"""Inputs of one checkpoint, named as in `Stepper.observe`."""
 
 
 def make_golden(rule: Rule) -> list[dict[str, Any]]:
-    """Make examples for a rule: steady, changing and empty answers, next to the threshold too.
+    """Make examples for a rule: with steady, changing and empty answers, and at the threshold.
 
     Deterministic: the same rule gives the same examples.  Empty for a rule without checkpoints.
     """
@@ -79,7 +78,7 @@ def make_golden(rule: Rule) -> list[dict[str, Any]]:
 
 
 def _stopped_by_position(rule: StopRule, entry: Mapping[str, Any]) -> bool:
-    """Whether an example is stopped where everybody is, and not by its score."""
+    """Whether an example is stopped by `stop_at` rather than its score."""
     unscored: bool = entry["decisions"][-1]["score"] < rule.decision_threshold
     return unscored and bool(entry["steps"][-1]["think_tokens"] == rule.stop_at)
 
@@ -93,18 +92,18 @@ def replay_golden(rule: Rule, golden: Sequence[GoldenExample]) -> None:
     Raises
     ------
     PolicyError
-        An answer normalises, scores or decides otherwise than the file says.
+        An answer's normal form, score or decision differs from the file.
     """
     for number, entry in enumerate(golden):
         name = f"golden decision {number} of {len(golden)} does not replay"
         decide = _decider(rule, entry.task)
         steps = zip(entry.steps, entry.decisions, strict=True)
         for checkpoint, (step, expected) in enumerate(steps):
-            found = normalize(entry.task, step.answer)
-            if found != step.normalized:
+            normalized = normalize(entry.task, step.answer)
+            if normalized != step.normalized:
                 raise PolicyError(
                     f"{name}: answer {short_repr(step.answer)} normalises to "
-                    f"{short_repr(found)} here, to {short_repr(step.normalized)} in the file"
+                    f"{short_repr(normalized)} here, to {short_repr(step.normalized)} in the file"
                 )
             try:
                 stop, score, _ = decide(vars(step))
@@ -120,7 +119,7 @@ def replay_golden(rule: Rule, golden: Sequence[GoldenExample]) -> None:
 
 
 def _decider(rule: Rule, task: str) -> Callable[[Mapping[str, Any]], tuple[bool, float, bool]]:
-    """What is decided on each step of one example, its score, and whether it is the last one."""
+    """A function that maps a step of one example to (stop, score, whether it is the last step)."""
     if isinstance(rule, StopRule):
         stepper = Stepper(rule, task)
 
@@ -132,23 +131,23 @@ def _decider(rule: Rule, task: str) -> Callable[[Mapping[str, Any]], tuple[bool,
     climber = Climber(rule, task)
 
     def judged(step: Mapping[str, Any]) -> tuple[bool, float, bool]:
-        found = climber.observe(
+        judgement = climber.observe(
             finished=step["closed_by_itself"] is True,
             completion_tokens=step["think_tokens"],
             mean_logprob=step["mean_logprob"],
             normalized=step["normalized"],
         )
-        return found.serve, found.score, found.serve or found.gives_up
+        return judgement.serve, judgement.score, judgement.serve or judgement.gives_up
 
     return judged
 
 
 def _is_inexact(rule: Rule) -> bool:
-    """Whether the scores go through a function that C libraries round differently."""
+    """Whether scores depend on exp or log, which C libraries round differently."""
     return rule.family in _INEXACT or not rule.features.isdisjoint(_INEXACT)
 
 
-# --- Made up --------------------------------------------------------------------------------------
+# --- Made-up trajectories -------------------------------------------------------------------------
 
 
 def _entry(rule: Rule, task: str, steps: Sequence[GoldenStep]) -> dict[str, Any]:
@@ -177,7 +176,7 @@ def _step(answer: str, logprob: float, entropy: float, markers: float, think: in
 
 
 def _positions(rule: StopRule, most: int) -> tuple[int, ...]:
-    """Positions that a trace can have: the trigger's own, or those of made-up markers."""
+    """Positions of a trace: the trigger's own, or those of made-up markers."""
     trigger = rule.trigger
     if not isinstance(trigger, MarkerTrigger):
         return trigger.positions[:most]
@@ -190,11 +189,11 @@ def _positions(rule: StopRule, most: int) -> tuple[int, ...]:
 
 
 def _trajectories(rule: StopRule, most: int) -> list[list[GoldenStep]]:
-    """Make inputs for as many positions; those after a stop are cut off later."""
+    """Make inputs for up to `most` positions; steps after a stop are cut off later."""
     budgets = _positions(rule, most)
-    # A grid's request may have thought less than its budget says.
+    # On a grid, a request may have thought less than its budget.
     earlier = rule.trigger.kind == "grid" and rule.stop_at is None
-    # Nothing but random(), whose numbers Python promises to keep.
+    # Only random(), whose sequence Python guarantees to keep.
     draw = Random(0).random
 
     def steps(*answers: str, means: tuple[float, float], share: float = 1.0) -> list[GoldenStep]:
@@ -226,7 +225,7 @@ def _trajectories(rule: StopRule, most: int) -> list[list[GoldenStep]]:
 
 
 def _climbs(rule: ClimbRule) -> list[list[GoldenStep]]:
-    """Make replies of every rung: equal and different answers, cut ones, short and long ones."""
+    """Make replies of every rung: equal and different, cut off, short and long."""
     draw = Random(0).random
     caps = sorted({int(-threshold) for threshold in rule.thresholds if rule.family == "cap"})
     lengths = (1, 40, 400, 4000, *caps[:_MOST_STEPS])
@@ -249,7 +248,7 @@ def _climbs(rule: ClimbRule) -> list[list[GoldenStep]]:
 
 
 def _edge(rule: Rule, task: str, steps: list[GoldenStep]) -> list[dict[str, Any]]:
-    """Vary the last step until the decision changes; give the nearest inputs on both sides."""
+    """Bisect an input of the last step for where the decision changes; return both sides."""
     inexact = _is_inexact(rule)
     for name, (low, high) in _ranges(rule, steps).items():
         sides: dict[float, dict[str, Any]] = {}
@@ -275,7 +274,7 @@ def _edge(rule: Rule, task: str, steps: list[GoldenStep]) -> list[dict[str, Any]
 
 
 def _ranges(rule: Rule, steps: Sequence[GoldenStep]) -> dict[str, tuple[float, float]]:
-    """Least and largest value of each input that the last step may be given."""
+    """Smallest and largest value of each input of the last step."""
     if isinstance(rule, ClimbRule):
         return {"mean_logprob": _RANGES["mean_logprob"], "think_tokens": (0, _MOST_REPLY)}
     trigger = rule.trigger
@@ -289,7 +288,7 @@ def _ranges(rule: Rule, steps: Sequence[GoldenStep]) -> dict[str, tuple[float, f
 
 
 def _clear(rule: Rule, entry: Mapping[str, Any]) -> bool:
-    """Whether the last decision is safe from rounding of exp and log."""
+    """Whether the last score is too far from the threshold for rounding to matter."""
     decisions = entry["decisions"]
     if isinstance(rule, ClimbRule):
         threshold = rule.thresholds[len(decisions) - 1]

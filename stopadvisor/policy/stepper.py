@@ -1,8 +1,8 @@
-"""The online stepper: takes one forced answer at a time, and says whether to stop.
+"""The online stepper: takes one forced answer at a time and decides whether to stop.
 
-It uses plain Python floats and the same order of operations as `features` and `scores` use
-on whole tables.  So a replay of recorded probes gives the same scores to the last bit, and the
-same stops that calibration saw.  Knows no files, no model, and not when to probe: `session` does.
+It uses plain Python floats in the same order of operations as `features` and `scores` on whole
+tables.  So a replay of recorded probes gives the same scores to the last bit, and the stops that
+calibration saw.  When to probe is up to `session`.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from stopadvisor.rules.features import (
 __all__ = ["Decision", "Stepper", "StopRule", "log_odds", "task_under"]
 
 _SLACK = 1e-3
-"""Nats by which a mean log-probability may pass 0, or an entropy fall below it, by rounding."""
+"""Nats by which rounding may put a log-probability above 0, or an entropy below it."""
 
 _KNOWN = FEATURES + POSITION_FEATURES + OPEN_FEATURES
 _OF_ANSWERS = (
     *("previous_match", "run_length", "vote_share", "log_run", "log_votes", "vote_fraction"),
 )
 _ANYWHERE = 2**63
-"""No position is so far."""
+"""Beyond any position."""
 _LIMITS = {
     "mean_logprob": (-math.inf, _SLACK, "finite and at most 0 (nats)"),
     "mean_entropy": (-_SLACK, math.inf, "finite and at least 0 (nats)"),
@@ -47,54 +47,54 @@ class Decision(NamedTuple):
     """What to do after one checkpoint."""
 
     stop: bool
-    """Stop thinking now and serve as the policy's `on_stop` says."""
+    """Stop thinking now; the policy's `on_stop` says what to serve."""
     score: float
     """The linear score, compared with `decision_threshold`; higher means stop sooner."""
     checkpoint: int
     """Index of the checkpoint just decided on."""
     natural_end: bool
-    """No stop, and no checkpoint left: let the model think to its own end.  False where more
-    markers may come."""
+    """No stop and no checkpoint left: let the model think to its own end.  False if more markers
+    may come."""
 
 
 @dataclass(frozen=True)
 class StopRule:
-    """A policy's rule in the form the stepper needs; made once and shared by all its steppers."""
+    """A policy's rule in the form that steppers need, made once and shared by all of them."""
 
     family: str | None
     trigger: Trigger
     positions: tuple[int, ...] | None
-    """Every position of the trigger; None where the markers of a trace decide."""
+    """All positions of the trigger; None if they depend on a trace's markers."""
     most_probes: int
-    """Positions that a trace can have."""
+    """Most positions that a trace can have."""
     stop_at: int | None
-    """The position that stops everybody."""
+    """The position at which every trace is stopped."""
     furthest: int
-    """No position lies beyond it."""
+    """Upper limit of all positions."""
     decision_threshold: float
     task: str
     intercept: float
     columns: tuple[tuple[int, float, float, float], ...]
     """(index into `_KNOWN`, mean, scale, coefficient), in the order of summation."""
     features: frozenset[str]
-    """All that are read."""
+    """Features that the rule reads."""
     reads_positions: bool
-    """Whether `POSITION_FEATURES` or those listed after them are among them."""
+    """Whether it reads any of `POSITION_FEATURES` or `OPEN_FEATURES`."""
     needs_answer: bool
     needs_logprob: bool
     needs_entropy: bool
     entropy_slope: float
-    """Most by which the score may move with one nat of entropy."""
+    """Largest change of the score per nat of entropy."""
     needs_markers: bool
     needs_closed: bool
 
     @classmethod
     def of(cls, terms: PolicyTerms) -> StopRule:
-        """Take the rule out of checked terms; of a ladder's it stops nothing."""
+        """Extract the rule from checked terms; for a ladder, a rule that never stops."""
         names = terms.features if terms.ladder is None else ()
         family, used, threshold = terms.family, frozenset(names), terms.decision_threshold
         places = tuple(_KNOWN.index(name) for name in names)
-        # Of another family these lists are empty.
+        # For a family that is not learned, these lists are empty.
         columns = zip(places, terms.mean, terms.scale, terms.coef, strict=False)
         trigger = trigger_of(terms)
 
@@ -127,21 +127,13 @@ class StopRule:
 class Stepper:
     """Decides at each checkpoint of one question; made by ``Policy.start()``.
 
-    Not shared between questions or threads.  Call `observe` at each of the trigger's positions in
-    order, for as long as the trace goes on: a trace that ends by itself needs no more probes.
+    Not to be shared between questions or threads.  Call `observe` at each of the trigger's
+    positions in order; a trace that ends by itself needs no more probes.
     """
 
     __slots__ = (
-        "_began",
-        "_confidence",
-        "_finished",
-        "_next",
-        "_previous",
-        "_rule",
-        "_run",
-        "_task",
-        "_think",
-        "_votes",
+        *("_began", "_confidence", "_finished", "_next", "_previous"),
+        *("_rule", "_run", "_task", "_think", "_votes"),
     )
 
     def __init__(self, rule: StopRule, task: str | None = None) -> None:
@@ -151,7 +143,7 @@ class Stepper:
         self._finished = not rule.most_probes
         self._think = 0
         self._run = 0
-        self._began = 0  # where the present answer's run did
+        self._began = 0  # position at which the current run of equal answers began
         self._previous = ""
         self._votes: dict[str, int] = {}
         self._confidence = 0.0
@@ -176,28 +168,27 @@ class Stepper:
             Thinking tokens in the probed prefix: the checkpoint's position, on a grid at most its
             budget.
         answer : str
-            Raw text of the probe.  May be left out by policies that compare no answers.
+            Raw text of the probe.  Optional if the policy compares no answers.
         mean_logprob, mean_entropy : float, nats
-            Means over the answer's tokens, the ending one left out.  May be left out by policies
-            that do not read them.
+            Means over the answer's tokens, without the ending one.  Optional if the policy does
+            not read them.
         markers : float
-            Backtracking markers in the prefix, by the policy's own rule.
+            Backtracking markers in the prefix, counted by the policy's own rule.
         normalized : str, optional
-            The normalised answer, where it is known already; `answer` is not looked at then.
+            The normalised answer, if already known; `answer` is then ignored.
         closed_by_itself : bool
-            The model closed its thinking right after the answer.  May be left out by policies that
-            do not read it, as all whose cue follows the closer.
+            Whether the model closed its thinking right after the answer.  Optional if the policy
+            does not read it, as when its cue follows the closer.
         entropy_slack : float, nats
-            By how much `mean_entropy` may be off.
+            Largest possible error of `mean_entropy`.
 
         Raises
         ------
         UndecidedError
-            An entropy that is off by no more than its slack might be decided otherwise.  The
-            stepper is unchanged then.
+            The decision could change within the entropy's slack.  The stepper is unchanged.
         PolicyError
-            Nothing more to observe, an input that the policy needs is missing, or one is
-            impossible.  The stepper is unchanged then; observe the same checkpoint again.
+            There is nothing more to observe, or an input is missing or impossible.  The stepper is
+            unchanged; the same checkpoint may be observed again.
         """
         rule = self._rule
         j = self._next
@@ -218,7 +209,7 @@ class Stepper:
                 f"think_tokens at checkpoint {j} must come after {self._think}{at_most}, "
                 f"got {think_tokens}"
             )
-        # What is a float within its limits needs no second look: this runs for every probe.
+        # A fast path for floats within their limits: this runs for every probe.
         if type(mean_logprob) is not float or not -math.inf < mean_logprob <= _SLACK:
             mean_logprob = _number("mean_logprob", mean_logprob, rule, rule.needs_logprob)
         if type(mean_entropy) is not float or not -_SLACK <= mean_entropy < math.inf:
@@ -306,7 +297,7 @@ class Stepper:
         self._next = j + 1
         stop = score >= rule.decision_threshold or think_tokens == rule.stop_at
         self._finished = stop or j + 1 == rule.most_probes
-        # A named tuple's own constructor takes twice the time.
+        # A named tuple's own constructor is half as fast.
         return tuple.__new__(Decision, (stop, score, j, self._finished and not stop))
 
     def _normalized(self, answer: str | None) -> str:
@@ -344,7 +335,7 @@ def _position_values(
 
 
 def task_under(own: str, task: str | None) -> str | None:
-    """Task of a question under a policy of task `own`; None where nobody has said it yet."""
+    """Task of a question under a policy of task `own`; None if still unknown."""
     if task is not None and own not in (task, MIXED_TASKS):
         raise PolicyError(f"task must be {own!r}, as the policy says, got {short_repr(task)}")
     if task is not None and task not in TASKS:
@@ -359,7 +350,7 @@ def log_odds(logprob: float) -> float:
 
 
 def _entropy_slope(terms: PolicyTerms) -> float:
-    """Most by which the score of a rule moves with one nat of entropy."""
+    """Largest change of a rule's score per nat of entropy."""
     if terms.family == "entropy":
         return 1.0
     if "answer_entropy" not in terms.features:
@@ -373,7 +364,7 @@ def _missing(rule: StopRule, name: str) -> str:
 
 
 def _number(name: str, value: object, rule: StopRule, needed: bool) -> float:
-    """A number that is no Python float: none, an int, a numpy scalar, a tensor of one element."""
+    """Convert an input that is not a plain float: None, an int, a numpy scalar, a 0-d tensor."""
     if value is None and not needed:
         return 0.0
     if value is None:
@@ -394,6 +385,6 @@ def _whole(value: object) -> int:
     try:
         if isinstance(value, SupportsIndex) and not isinstance(value, bool):
             return value.__index__()
-    except TypeError:  # an array of several
+    except TypeError:  # an array with several elements
         pass
     raise PolicyError(f"think_tokens must be an integer, got {short_repr(value)}")

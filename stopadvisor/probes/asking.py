@@ -1,7 +1,4 @@
-"""What goes into an engine and what comes back: prompts and a plan, raw traces and checks.
-
-This module knows no model and grades nothing.
-"""
+"""The interface of engines: prompts and a plan go in, raw traces and checks come back."""
 
 from __future__ import annotations
 
@@ -21,26 +18,26 @@ __all__ = [
 OnStop = Literal["probe", "answer"]
 """What a stopped request gets: the forced answer, or a visible one after the closed thinking."""
 Schedule = Literal["auto", "grid", "stride", "marker"]
-"""Where traces are probed: at the same budgets, at a fixed stride, or also before markers.  A pilot
-settles ``auto`` before anything is probed: markers where there are some, else a stride."""
+"""Where traces are probed: at given budgets, at a fixed stride, or also before markers.  A pilot
+run turns ``auto`` into markers if there are any, else a stride."""
 Status = Literal["pass", "warn", "fail"]
-"""How a check of preflight came out."""
+"""Result of a preflight check."""
 OPEN = "open:"
-"""Begins a cue that is written into the open thinking, without a closer before it."""
+"""Prefix of a cue that is written into the open thinking, with no closer before it."""
 
 
 def is_open_cue(cue: str) -> bool:
-    """Whether a cue goes into the open thinking."""
+    """Whether a cue is written into the open thinking."""
     return cue.startswith(OPEN)
 
 
 def cue_text(cue: str) -> str:
-    """What a cue writes."""
+    """The text of a cue."""
     return cue.removeprefix(OPEN)
 
 
 def plan_cue(text: str, *, is_open: bool) -> str:
-    """The cue of a plan that writes this text."""
+    """A plan's cue for this text."""
     return OPEN + text if is_open else text
 
 
@@ -49,13 +46,13 @@ class Prompt:
     """One question as the engine sees it."""
 
     key: str
-    """Content hash of the question; with the plan's seed and `sample` it seeds the sampling."""
+    """Content hash of the question; seeds the sampling, with the plan's seed and `sample`."""
     messages: tuple[Mapping[str, str], ...]
-    """Chat messages, prompt template already applied."""
+    """Chat messages, with the prompt template applied."""
     sample: int = 0
-    """Number of the trace, where a question has several."""
+    """Number of the trace, if a question has several."""
     recorded: RecordedTrace | None = None
-    """What was thought before; None where the model is to think."""
+    """Recorded thinking to probe; None if the model is to think."""
 
 
 @dataclass(frozen=True)
@@ -65,39 +62,39 @@ class ProbePlan:
     budgets: tuple[int, ...]
     """Thinking tokens at which to probe, strictly increasing; empty to draw traces only.
 
-    Of a ``stride`` all its positions up to `max_think`; of a ``marker`` schedule those between
-    which markers are probed.
+    For a ``stride``, all its positions up to `max_think`; for a ``marker`` schedule, positions that
+    are probed in addition to markers.
     """
     cue: str
-    """Text written after the closed thinking, before the forced answer; after `OPEN`, a text that
-    is written into the open thinking."""
+    """Text between the closed thinking and the forced answer; with the prefix `OPEN`, text that is
+    written into the open thinking."""
     cap: int = PROBE_CAP
     """Most tokens of a forced answer."""
     max_think: int = 8192
-    """Thinking is cut here; production must use the same cap."""
+    """Cap on thinking tokens; production must use the same one."""
     answer_cap: int = 512
     """Most tokens of the natural, visible answer."""
     greedy: bool = False
-    """Take the likeliest token; otherwise the model's own generation settings rule."""
+    """Take the likeliest token; otherwise the model's own generation settings apply."""
     temperature: float | None = None
     """Overrides the temperature of the model's own generation settings."""
     entropy: str = "full"
     """`full`, or `top-k:K` to measure as a server that returns K log-probabilities would."""
     seed: int = 0
     on_stop: OnStop = "probe"
-    """``answer``: the visible answer after every live prefix is decoded too, up to `answer_cap`."""
+    """With ``answer``, also decode the visible answer after every prefix, up to `answer_cap`."""
     schedule: Schedule = "grid"
-    """All but a ``grid`` probe inside each trace only: fewer probes where it is short."""
+    """All schedules except ``grid`` probe only inside each trace."""
     every: int | None = None
-    """Distance of the budgets, where they are a stride; None where they were named."""
+    """Stride of the budgets; None if they were listed."""
     markers: tuple[tuple[int, ...], ...] = ()
     """Token ids of each marker before which a ``marker`` schedule probes."""
     min_gap: int = 1
     """Fewest tokens between two probes at markers, and before the first."""
     max_markers: int = 32
-    """Only this many markers of a trace are probed, or passed over for `min_gap`."""
+    """Only the first markers of a trace, up to this many, count; skipped ones included."""
     max_probes: int | None = None
-    """Most probes at markers, of a policy's trigger; None: no limit of their own."""
+    """Most probes at markers, from a policy's trigger; None for no limit."""
 
     def __post_init__(self) -> None:
         if any(b < 0 for b in self.budgets) or any(
@@ -108,8 +105,8 @@ class ProbePlan:
             )
         for name, options in (("on_stop", get_args(OnStop)), ("schedule", get_args(Schedule))):
             if getattr(self, name) not in options:
-                found = getattr(self, name)
-                raise ProbeError(f"{name} must be one of {', '.join(options)}, got {found!r}")
+                value = getattr(self, name)
+                raise ProbeError(f"{name} must be one of {', '.join(options)}, got {value!r}")
         whole = ("cap", "max_think", "answer_cap", "every", "min_gap", "max_markers", "max_probes")
         for name in whole:
             value = getattr(self, name)
@@ -123,9 +120,9 @@ class ProbePlan:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for the manifest, without what a grid and on-stop ``probe`` do not need.
+        """Plain values for the manifest, without fields that this plan does not use.
 
-        Runs are named by them, and were so before there was anything else.
+        Names of runs are derived from them, so old plans must keep the same values.
         """
         plan = asdict(self)
         unused = ["on_stop"] if self.on_stop == "probe" else []
@@ -151,7 +148,7 @@ class ProbePlan:
         return cls(**{**data, "budgets": tuple(data["budgets"]), "markers": markers})
 
     def at_budgets(self, *budgets: int) -> ProbePlan:
-        """The same traces, probed at these budgets alone."""
+        """The same traces, probed only at these budgets."""
         return replace(self, schedule="grid", budgets=budgets, every=None, markers=())
 
     def with_stride(self, every: int) -> ProbePlan:
@@ -166,29 +163,30 @@ class RawProbe:
 
     budget: int
     think_tokens: int
-    """Thinking tokens really in the prefix: min(budget, trace length)."""
+    """Thinking tokens in the prefix: min(budget, trace length)."""
     text: str
-    """Decoded answer without the tokens that ended it."""
+    """Decoded answer, without the tokens that ended it."""
     mean_logprob: float
-    """Mean log-probability (nats) of the answer's tokens, the ending token left out."""
+    """Mean log-probability (nats) of the answer's tokens, without the ending token."""
     mean_entropy: float
-    """Mean entropy (nats) of the answer's next-token distributions, the ending one left out."""
+    """Mean entropy (nats) of the answer's next-token distributions, without the ending one."""
     probe_tokens: int
-    """Decoded tokens, the ending one included."""
+    """Decoded tokens, including the ending one."""
     markers: int
     """Backtracking markers in the prefix's text."""
     ended: bool
-    """The trace was over before this budget (trace length <= budget)."""
+    """Whether the trace was over before this budget (trace length <= budget)."""
     tail_mass: float | None = None
-    """Mean probability outside the top k; None when the entropy is over the full vocabulary."""
+    """Mean probability outside the top k; None if entropy is over the full vocabulary."""
     visible_text: str | None = None
-    """Visible answer after thinking closed here; None without one, or where the trace is over."""
+    """Visible answer after closing the thinking here; None if not wanted or the trace is over."""
     visible_tokens: int = 0
-    """Its tokens, closer and ending token included, as `RawTrace.natural_tokens`; 0 if none."""
+    """Tokens of the visible answer, including closer and ending token; 0 if there is none."""
     closed_by_itself: bool | None = None
-    """The model closed its thinking right after the forced answer; None unless the cue is open."""
+    """Whether the model closed its thinking right after the forced answer; None unless the cue is
+    open."""
     characters: int | None = None
-    """Characters of `RawTrace.thinking` before it; None where the engine does not count them."""
+    """Characters of `RawTrace.thinking` before the probe; None if not counted."""
 
 
 @dataclass(frozen=True)
@@ -198,45 +196,45 @@ class RawTrace:
     prompt_tokens: int
     """Prompt tokens including the thinking opener."""
     suffix_tokens: int
-    """Tokens of closer + cue that each probe adds to its prefix; of an open cue, its own."""
+    """Tokens that each probe adds to its prefix: closer and cue, or an open cue alone."""
     trace_tokens: int
     """Thinking tokens up to the model's own closer, or the cap."""
     finish: Literal["stop", "length"]
     thinking: str
     """The thinking as text."""
     natural_text: str | None
-    """Visible answer after the closed thinking; None when the thinking was never closed."""
+    """Visible answer after the closed thinking; None if the thinking was never closed."""
     natural_tokens: int
-    """Decoded tokens of the visible answer, closer and ending token included; 0 if none."""
+    """Decoded tokens of the visible answer, including closer and ending token; 0 if none."""
     probes: tuple[RawProbe, ...]
     thinking_ids: tuple[int, ...] = ()
     """The thinking as token ids."""
     marker_positions: tuple[int, ...] | None = None
-    """Thinking tokens before each marker, probed or not; None where none were looked for."""
+    """Thinking tokens before each marker, probed or not; None if markers were not searched for."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that preflight tried."""
+    """Result of one preflight check."""
 
     name: str
-    """What was tried."""
+    """Name of the check."""
     status: Status
     """`pass`, `warn` or `fail`."""
     detail: str
-    """What was seen."""
+    """What was observed."""
     advice: str = ""
-    """What to do about it; empty when it passed."""
+    """What to do about it; empty if it passed."""
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What an engine can do, as it states itself."""
+    """Capabilities that an engine reports."""
 
     entropy: str = "full"
-    """Source of entropies where the user names none: ``full``, ``top-k:K`` or ``none``."""
+    """Default source of entropies: ``full``, ``top-k:K`` or ``none``."""
     batched: bool = True
-    """Prompts must come in batches that fit into memory; otherwise all may come at once."""
+    """Whether prompts must come in batches that fit into memory, not all at once."""
 
 
 _RESERVED = frozenset(
@@ -249,53 +247,53 @@ _RESERVED = frozenset(
         *("mask_token", "raise_exception", "strftime_now"),
     )
 )
-"""Parameters and variables of `apply_chat_template` that only the code that renders may set: with
-another template or conversation the template's hash would stand and mean something else.  Every
-``return_…`` is reserved too."""
+"""Parameters and variables of `apply_chat_template` that only the rendering code may set: another
+template or conversation would make the recorded template hash meaningless.  Names that begin with
+``return_`` are reserved too."""
 
 
 def reserved_arguments(arguments: Mapping[str, Any]) -> list[str]:
-    """Give the names that nobody but the rendering code may set, sorted; usually none."""
+    """Return the arguments that only the rendering code may set, sorted; usually none."""
     return sorted(name for name in arguments if name in _RESERVED or name.startswith("return_"))
 
 
 class Engine(Protocol):
-    """What probing needs of a model, wherever it runs."""
+    """What probing needs from a model, wherever it runs."""
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it can do."""
+        """What the engine can do."""
 
     @property
     def remarks(self) -> list[str]:
-        """What the user should know, one line each, in the order it came up; may grow."""
+        """One-line remarks for the user, in order; the list may grow."""
 
     def identity(self) -> dict[str, Any]:
-        """What decides the outcome: model, tokenizer, template, engine, dtype, markers (JSON)."""
+        """Everything that affects results: model, tokenizer, template, engine, dtype (JSON)."""
 
     def suffix_ids(self, cue: str) -> list[int]:
-        """Tokens that ask for the answer: the closer, unless the cue is open, then the cue."""
+        """Tokens that ask for the answer: the closer, unless the cue is open, and the cue."""
 
     def temperature(self, plan: ProbePlan) -> float:
-        """Temperature under which this plan's traces are generated; 0 takes the likeliest token."""
+        """Sampling temperature of this plan's traces; 0 takes the likeliest token."""
 
     def auto_batch_size(self, plan: ProbePlan) -> int:
-        """Prompts at once, where the user does not say."""
+        """Default number of prompts in a batch."""
 
     def longest_thinking(self, prompts: Sequence[Prompt], plan: ProbePlan) -> int | None:
-        """Thinking tokens that the context leaves between each prompt and an answer, if known."""
+        """Thinking tokens that the context has room for with each of these prompts, if known."""
 
     def encode(self, text: str) -> list[int]:
-        """Return a text's token ids, nothing added."""
+        """Return a text's token ids, with nothing added."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return token ids as text, special tokens left out."""
+        """Return the text of token ids, without special tokens."""
 
     def prompt_checks(self, prompts: Sequence[Prompt]) -> list[Check]:
         """Check thinking markers and chat template on these prompts, without generating a token."""
 
     def engine_checks(self, prompt: Prompt, plan: ProbePlan) -> list[Check]:
-        """Check what can go wrong with this kind of engine alone, by trying it."""
+        """Run checks specific to this kind of engine."""
 
     def probe_each(
         self,
@@ -303,18 +301,18 @@ class Engine(Protocol):
         plan: ProbePlan,
         on_tokens: Callable[[int], None] | None = None,
     ) -> Iterator[tuple[int, RawTrace]]:
-        """Generate one trace per prompt and probe it where `positions.trace_positions` says.
+        """Generate one trace per prompt and probe it at `trigger.trace_positions`.
 
-        Where a prompt brings a recorded trace, that one is read instead; all bring one or none.
+        If prompts come with recorded traces (all or none do), those are probed instead.
 
-        Yields the number of each prompt with its trace, in the order in which they are finished.
-        `on_tokens` is called with the number of further tokens, where the engine sees them come.
+        Yields each prompt's number with its trace, in the order of completion.  `on_tokens` is
+        called with the number of new tokens, if the engine sees them as they come.
 
         Raises
         ------
         OutOfMemory
-            The batch is too large; fewer prompts at once may fit.
+            The batch is too large; a smaller one may fit.
         """
 
     def close(self) -> None:
-        """Give back connections and threads, if it holds any."""
+        """Release connections and threads."""

@@ -1,6 +1,6 @@
-"""Which rows of a table belong together, and which of each group enter a bound.
+"""Which rows of a table belong together, and which of each group count in a test.
 
-Looks at identities alone, never at an outcome.
+Decided by identity alone, never by outcomes.
 """
 
 from __future__ import annotations
@@ -29,11 +29,10 @@ def in_groups_of(table: ProbeTable, keys: Container[str]) -> BoolArray:
 
 
 def calibration_rows(table: ProbeTable) -> IntArray:
-    """The questions that may enter a bound: one trace per group, chosen beforehand.
+    """Rows that count in a test: one trace per group, in ascending order.
 
-    Ascending row numbers; of each group the first sample of the question whose content hash comes
-    first.  The order of rows must not choose: an engine that finishes short traces first would fill
-    the bound with them.
+    From each group, the first sample of the question with the smallest content hash.  The order of
+    rows must not matter: an engine that finishes short traces first would favour them.
     """
     groups = group_numbers(table)
     first = np.flatnonzero(table.samples == 0)
@@ -45,24 +44,24 @@ def calibration_rows(table: ProbeTable) -> IntArray:
 
 
 def second_traces(table: ProbeTable, rows: IntArray) -> IntArray | None:
-    """Rows of the second trace of these questions, in their order; None where none has one.
+    """Rows of the second traces of these questions, in their order; None if there are none.
 
     Raises
     ------
     CalibrationError
-        Only some have one, and which do may depend on how they ended; or every second trace is the
-        first again, as greedy ones are.
+        Only some questions have one, which may depend on how they ended; or every second trace
+        repeats the first, as with greedy sampling.
     """
     second = {table.ids[row]: row for row in np.flatnonzero(table.samples == 1).tolist()}
-    found = [second[name] for row in rows.tolist() if (name := table.ids[row]) in second]
-    if not found:
+    names = [table.ids[row] for row in rows.tolist()]
+    again = np.array([second[name] for name in names if name in second], dtype=np.int64)
+    if not again.size:
         return None
-    if len(found) < rows.size:
+    if again.size < rows.size:
         raise CalibrationError(
-            f"{len(found)} of {rows.size} questions have a second trace, and both count only where "
+            f"{again.size} of {rows.size} questions have a second trace, and both count only where "
             "all have two: finish `stopadvisor probe` with --samples 2"
         )
-    again = np.array(found, dtype=np.int64)
     same = (table.trace_tokens, table.answer_codes, table.markers, table.probe_tokens)
     if all(np.array_equal(values[rows], values[again], equal_nan=True) for values in same):
         raise CalibrationError(
@@ -74,5 +73,5 @@ def second_traces(table: ProbeTable, rows: IntArray) -> IntArray | None:
 
 
 def has_groups(table: ProbeTable) -> bool:
-    """Whether any group holds several questions; samples of one question are no group."""
+    """Whether any group holds several questions (not just several samples of one)."""
     return len(set(zip(table.groups, table.keys, strict=True))) > len(set(table.groups))

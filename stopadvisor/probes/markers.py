@@ -1,7 +1,7 @@
-"""Backtracking markers in a reasoning prefix: the one counting rule.
+"""Backtracking markers in a reasoning prefix, and the one rule that counts them.
 
-Engines count with it, the frozen policy quotes `RULE`, and a gateway in another language can
-rebuild it from those words.  Knows text only: no tokens, no model.
+Engines count with it, and the frozen policy quotes `RULE`, from which a gateway in another language
+can rebuild it.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from stopadvisor.ground.constants import MARKERS
 
-__all__ = ["RULE", "MarkerCounter", "count_markers"]
+__all__ = ["RULE", "MarkerCounter"]
 
 RULE = "case-insensitive, non-overlapping, not inside a longer word"
-"""The counting rule in words, as it stands in a frozen policy."""
+"""The counting rule in words, as written in a frozen policy."""
 
-# Word-bounded where the paper says only "matched case-insensitively": "waiter" or "awaits" is no
-# sign of backtracking.  `\w` lookarounds rather than `\b`, so that the rule does not hang on a
+# Whole words, where the paper says only "matched case-insensitively": "waiter" or "awaits" is no
+# sign of backtracking.  `\w` lookarounds rather than `\b`, so that the rule does not depend on a
 # marker's own first and last character.
 _PATTERN = re.compile(
     r"(?<!\w)(?:" + "|".join(re.escape(marker) for marker in MARKERS) + r")(?!\w)", re.IGNORECASE
@@ -25,11 +25,13 @@ _PATTERN = re.compile(
 _LONGEST = max(map(len, MARKERS))
 
 
-def count_markers(text: str) -> int:
-    """Count the backtracking markers in a decoded reasoning prefix.
+@dataclass
+class MarkerCounter:
+    """Counts backtracking markers in decoded prefixes, most of which continue the one before.
 
-    Occurrences of the markers of `constants.MARKERS`, counted from the left: each character belongs
-    to at most one of them, and none may touch another letter, digit or underscore.
+    Occurrences of `constants.MARKERS` are counted from the left: each character belongs to at most
+    one of them, and none may touch another letter, digit or underscore.  The common beginning of
+    two texts is searched once.
 
     References
     ----------
@@ -37,34 +39,19 @@ def count_markers(text: str) -> int:
 
     Examples
     --------
-    >>> count_markers("Wait, 7+5=12. Hold on; the waiter waits. Wait.")
-    3
-    """
-    return sum(1 for _ in _PATTERN.finditer(text))
-
-
-@dataclass
-class MarkerCounter:
-    """Counts the markers of texts, most of which continue the one before.
-
-    Counts are those of `count_markers`; what two texts have in common is searched once.
+    >>> counter = MarkerCounter()
+    >>> [counter.count(text) for text in ("Wait", "Waiter, hold", "Waiter, hold on")]
+    [1, 0, 1]
     """
 
     _before: str = ""
     _searched: int = 0
-    """A marker that starts before this place, or none there, is the same in every longer text."""
+    """Markers that start before this index are the same in every longer text."""
     _final: int = 0
-    """Markers before it."""
+    """Markers before that index."""
 
     def count(self, text: str) -> int:
-        """Count the markers in a text.
-
-        Examples
-        --------
-        >>> counter = MarkerCounter()
-        >>> [counter.count(text) for text in ("Wait", "Waiter, hold", "Waiter, hold on")]
-        [1, 0, 1]
-        """
+        """Count the markers in a text."""
         if not text.startswith(self._before):
             self._searched = self._final = 0
         final = len(text) - _LONGEST

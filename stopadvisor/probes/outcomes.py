@@ -1,15 +1,14 @@
-"""Who was right: outcomes, separate from what can be seen online, and tables by who may read them.
+"""Outcomes, kept apart from what can be observed online, and a table type for each use of them.
 
-A rule is chosen on fit questions and certified on calibration questions, and the certificate is
-true only if nobody chose by calibration outcomes.  So the two are types of their own.  What chooses
-takes `FitQuestions`, what certifies takes `CalibrationQuestions`, and until a log has recorded
-a look, calibration questions are `SealedQuestions`: a `ProbeTable` without outcomes.  Knows no
-files and no log; `runs` says who may open what.
+A rule is chosen on fit questions and certified on calibration questions; the certificate holds only
+if no choice depended on calibration outcomes.  So code that chooses takes `FitQuestions`, code that
+certifies takes `CalibrationQuestions`, and until a look is logged, calibration questions are
+`SealedQuestions`: a `ProbeTable` without outcomes.  `runs` decides who may open what.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
@@ -29,28 +28,25 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Outcomes:
-    """Which answers are right, and what full thinking answers, as read-only arrays."""
+    """Which answers are right, and full thinking's answers, as read-only arrays."""
 
     correct: BoolArray  # (n_questions, n_checkpoints) forced answer equals gold
     natural_correct: BoolArray | None  # (n_questions,); None in archives
     visible_correct: BoolArray | None = None  # (n_questions, n_checkpoints)
-    """Whether the visible answer after a stop is right; None where none was collected.
-
-    Where the trace is over it is the natural answer.
-    """
+    """Whether the visible answer after a stop is right (the natural answer, once the trace is
+    over); None if none were collected."""
     natural_code: IntArray | None = None  # (n_questions,)
-    """The natural answer, numbered as in `ProbeTable.answer_codes`; -1 where it is empty or there
-    is none.  An outcome, because a stopped request never shows it."""
+    """The natural answer, numbered as in `ProbeTable.answer_codes`; -1 if empty or missing.  An
+    outcome, because a stopped request never shows it."""
     visible_code: IntArray | None = None  # (n_questions, n_checkpoints)
-    """The visible answer after a stop, numbered alike; None where none was collected."""
+    """The visible answer after a stop, numbered likewise; None if none were collected."""
 
     def __post_init__(self) -> None:
         for array in self._arrays().values():
             array.flags.writeable = False
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
-        every = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {name: array for name, array in every.items() if array is not None}
+        return {name: array for name, array in vars(self).items() if array is not None}
 
     def take(self, rows: NDArray[Any]) -> Outcomes:
         """Outcomes of some questions, by boolean mask or by row numbers."""
@@ -59,31 +55,33 @@ class Outcomes:
 
     def select(self, columns: Sequence[int]) -> Outcomes:
         """Outcomes at some checkpoints."""
-        there = {n: a[:, list(columns)] for n, a in self._arrays().items() if a.ndim == 2}
-        return replace(self, **there)
+        return self._at_checkpoints(lambda array: array[:, list(columns)])
 
     def at(self, columns: IntArray) -> Outcomes:
-        """Outcomes of each question at probes of its own; see `ProbeTable.at`."""
+        """Outcomes of each question at its own choice of probes; see `ProbeTable.at`."""
         inside = np.maximum(columns, 0)
-        found = {n: a for n, a in self._arrays().items() if a.ndim == 2}
-        return replace(self, **{n: np.take_along_axis(a, inside, axis=1) for n, a in found.items()})
+        return self._at_checkpoints(lambda array: np.take_along_axis(array, inside, axis=1))
+
+    def _at_checkpoints(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Outcomes:
+        arrays = self._arrays().items()
+        return replace(self, **{name: change(array) for name, array in arrays if array.ndim == 2})
 
 
 @dataclass(frozen=True)
-class _Carrier(ProbeTable):
-    """A table that takes its outcomes along wherever its questions go."""
+class _WithOutcomes(ProbeTable):
+    """A table whose outcomes follow its questions through every selection."""
 
     _outcomes: Outcomes = field(kw_only=True, repr=False)
 
     @classmethod
     def of(cls, table: ProbeTable, outcomes: Outcomes) -> Self:
-        """A table of this type, from what was seen and from what came of it."""
-        seen = {f.name: getattr(table, f.name) for f in fields(ProbeTable)}
-        return cls(**seen, _outcomes=outcomes)
+        """A table of this type, made of observations and outcomes."""
+        observed = {f.name: getattr(table, f.name) for f in fields(ProbeTable)}
+        return cls(**observed, _outcomes=outcomes)
 
     @property
     def observations(self) -> ProbeTable:
-        """What could be seen online, alone."""
+        """The table without its outcomes: only what can be observed online."""
         return ProbeTable(**{f.name: getattr(self, f.name) for f in fields(ProbeTable)})
 
     def take(self, rows: NDArray[Any]) -> Self:
@@ -95,25 +93,25 @@ class _Carrier(ProbeTable):
         return type(self).of(self.observations.select(columns), self._outcomes.select(columns))
 
     def at(self, columns: IntArray, budgets: Sequence[int] | None = None) -> Self:
-        """The same questions, each at probes of its own; see `ProbeTable.at`."""
+        """The same questions, each at its own choice of probes; see `ProbeTable.at`."""
         return type(self).of(self.observations.at(columns, budgets), self._outcomes.at(columns))
 
     def with_on_stop(self, on_stop: OnStop) -> Self:
         """The same probes under another reply to a stop; see `ProbeTable.with_on_stop`."""
-        found = super().with_on_stop(on_stop)
-        if found.on_stop == self.on_stop:
-            return found
+        table = super().with_on_stop(on_stop)
+        if table.on_stop == self.on_stop:
+            return table
         bare = replace(self._outcomes, visible_correct=None, visible_code=None)
-        return replace(found, _outcomes=bare)
+        return replace(table, _outcomes=bare)
 
 
 @dataclass(frozen=True)
-class GradedTable(_Carrier):
-    """Probes with their outcomes: what every measurement of a rule takes."""
+class GradedTable(_WithOutcomes):
+    """Probes with their outcomes, on which rules are measured."""
 
     @property
     def outcomes(self) -> Outcomes:
-        """Who was right."""
+        """Which answers are right."""
         return self._outcomes
 
     @property
@@ -136,16 +134,16 @@ class GradedTable(_Carrier):
 
     @property
     def stop_correct(self) -> BoolArray:
-        """Whether the reply of a stop is right, the visible answer or the forced one.
+        """Whether the reply after a stop is right, be it visible or forced.
 
-        This is what a stopping rule is to foresee, so classifiers are fitted on it.
+        A stopping rule has to predict this, so classifiers are fitted on it.
         """
         visible = self._outcomes.visible_correct
         return self.correct if visible is None else visible
 
     @property
     def full_codes(self) -> IntArray:
-        """What full thinking answers, under the table's reference; shape (n_questions,)."""
+        """Full thinking's answers, under the table's reference; shape (n_questions,)."""
         if self.reference == "last-checkpoint":
             return self.answer_codes[:, -1]
         if self._outcomes.natural_code is None:
@@ -154,7 +152,7 @@ class GradedTable(_Carrier):
 
     @property
     def stop_codes(self) -> IntArray:
-        """The reply of a stop, the visible answer or the forced one; as `answer_codes`."""
+        """The reply after a stop, visible or forced; numbered as `answer_codes`."""
         if self.on_stop == "probe":
             return self.answer_codes
         if self._outcomes.visible_code is None:
@@ -163,29 +161,26 @@ class GradedTable(_Carrier):
 
     @property
     def correct_online(self) -> BoolArray:
-        """Correctness of what the caller gets when stopped at each checkpoint.
+        """Whether the user gets a right answer if stopped at each checkpoint.
 
-        Where no probe happens the question ends by itself with the reference's answer.
+        Where no probe happens, the question ends by itself with the reference's answer.
         """
         return np.where(self.ended, self.full_correct[:, None], self.stop_correct)
 
 
 @dataclass(frozen=True)
 class FitQuestions(GradedTable):
-    """Questions to choose on.  Nothing is certified on them."""
+    """Questions on which rules are chosen; nothing is certified on them."""
 
 
 @dataclass(frozen=True)
 class CalibrationQuestions(GradedTable):
-    """Questions to certify on, handed out for a look.  Nothing is chosen on them."""
+    """Questions opened for a look, to certify on; nothing is chosen on them."""
 
 
 @dataclass(frozen=True)
 class OpenQuestions(GradedTable):
-    """Questions whose outcomes hold no promise: published, or looked at already.
-
-    Whoever has them may split them as they like.
-    """
+    """Questions whose outcomes are public or were looked at already; they may be split freely."""
 
     def as_fit(self) -> FitQuestions:
         """These questions, to choose on."""
@@ -196,19 +191,19 @@ class OpenQuestions(GradedTable):
         return CalibrationQuestions.of(self, self.outcomes)
 
     def sealed(self) -> SealedQuestions:
-        """These questions without their outcomes, until somebody may read them."""
+        """These questions with their outcomes closed."""
         return SealedQuestions.of(self, self.outcomes)
 
 
 @dataclass(frozen=True)
-class SealedQuestions(_Carrier):
-    """Questions whose outcomes nobody may read yet."""
+class SealedQuestions(_WithOutcomes):
+    """Questions whose outcomes may not be read yet."""
 
     def unseal(self) -> OpenQuestions:
-        """The questions with their outcomes.
+        """Open the outcomes.
 
-        For `runs` alone: fit questions by `Source.part`, calibration questions for a look, what
-        is open already by `runs.access`.
+        Only `runs` may call this: `Source.part` for fit questions, `runs.access` for a look or for
+        questions that are open already.
         """
         return OpenQuestions.of(self, self._outcomes)
 
@@ -230,7 +225,7 @@ def make_table(
     natural_code: NDArray[np.int64] | None = None,
     prefix: str = "",
 ) -> OpenQuestions:
-    """A table of arrays, named as in `ProbeTable` and `Outcomes`; ids are `prefix` and a number."""
+    """Build a table from arrays named as in `ProbeTable` and `Outcomes`; ids are numbered."""
     n = len(correct)
     names = tuple(f"{prefix}{i}" for i in range(n))
     table = ProbeTable(

@@ -1,9 +1,7 @@
-"""Probes as records, a line of ``probes.jsonl`` each, and the graded table of all of them.
+"""Probe records, the lines of ``probes.jsonl``, and the graded table built from them.
 
-What has gold was graded by it when it was recorded.  The answers of a question without gold are
-graded here, by whether they agree with what its full thinking answers.
-
-This module opens no file: `runs` stores the records.
+Answers with gold were graded when they were recorded.  Answers to questions without gold are graded
+here, by whether they agree with full thinking's answer.
 """
 
 from __future__ import annotations
@@ -27,38 +25,38 @@ __all__ = ["Checkpoint", "Graded", "ProbeRecord", "graded_by_gold", "graded_tabl
 
 
 class Graded(Protocol):
-    """A record of which it is known whether its answers were graded."""
+    """A record that knows whether its answers were graded."""
 
     @property
     def is_graded(self) -> bool:
-        """Whether it is known which of its answers are right."""
+        """Whether its answers were graded."""
         ...
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One graded forced answer: the rows of ``checkpoints`` in ``probes.jsonl``."""
+    """One graded forced answer: an entry of ``checkpoints`` in ``probes.jsonl``."""
 
     budget: int
     answer: str
     normalized: str
     correct: bool | None
-    """None where the question has no gold."""
+    """None if the question has no gold."""
     mean_logprob: float | None
-    """None where it was not recorded, as the entropy."""
+    """None if not recorded, like the entropy."""
     mean_entropy: float | None
     entropy_source: str
     probe_tokens: int
     markers: float
     ended: bool
     visible_answer: str | None = None
-    """Only with on-stop ``answer``, while the trace goes on; so are the next two."""
+    """Only with on-stop ``answer`` and before the trace's end, like the next two fields."""
     visible_correct: bool | None = None
     visible_tokens: int | None = None
     tail_mass: float | None = None
-    """Probability outside the top k, mean over the answer; only with a ``top-k`` entropy."""
+    """Mean probability outside the top k; only with a ``top-k`` entropy."""
     closed_by_itself: bool | None = None
-    """The model closed its thinking right after the answer; only where the cue is open."""
+    """Whether the model closed its thinking right after the answer; only with an open cue."""
 
 
 _VISIBLE = ("visible_answer", "visible_correct", "visible_tokens")
@@ -75,7 +73,7 @@ class ProbeRecord:
     task: str
     category: str | None
     gold: str | None
-    """None where there is none, as in the grades; empty where grades were recorded without it."""
+    """None if there is none, as with the grades; empty if grades were recorded without it."""
     prompt_tokens: int
     suffix_tokens: int
     trace_tokens: int
@@ -85,18 +83,18 @@ class ProbeRecord:
     natural_answer_tokens: int
     checkpoints: tuple[Checkpoint, ...]
     marker_positions: tuple[int, ...] | None = None
-    """Thinking tokens before each marker, probed or not; None where nobody looked for any."""
+    """Thinking tokens before each marker, probed or not; None if markers were not searched for."""
     cannot_tell: int = 0
-    """Of its answers, how many the grader could not tell; they count as wrong."""
+    """Answers that the grader could not judge; they count as wrong."""
 
     @property
     def is_graded(self) -> bool:
-        """Whether it is known which of its answers are right."""
+        """Whether its answers were graded."""
         return self.natural_correct is not None
 
     def to_json(self) -> str:
         """One line of JSON, keys in the order of the fields."""
-        data = vars(self) | {"checkpoints": [dict(vars(each)) for each in self.checkpoints]}
+        data = vars(self) | {"checkpoints": [dict(vars(row)) for row in self.checkpoints]}
         for row in data["checkpoints"]:
             if row["visible_tokens"] is None:
                 for name in _VISIBLE:
@@ -105,7 +103,7 @@ class ProbeRecord:
                 if row[name] is None:
                     del row[name]
         if data["marker_positions"] is None:
-            del data["marker_positions"]  # runs on a grid alone are written without
+            del data["marker_positions"]  # only runs that look for markers have them
         if not data["cannot_tell"]:
             del data["cannot_tell"]
         return json.dumps(data, ensure_ascii=False, allow_nan=False)
@@ -120,10 +118,10 @@ class ProbeRecord:
             checkpoints = tuple(Checkpoint(**row) for row in data["checkpoints"])
         except TypeError as error:
             raise ProbeError(f"{where}: field 'checkpoints': {error}") from error
-        found = data.get("marker_positions")
+        markers = data.get("marker_positions")
         return cls(
             **{name: data[name] for name in _REQUIRED} | {"checkpoints": checkpoints},
-            marker_positions=None if found is None else tuple(found),
+            marker_positions=None if markers is None else tuple(markers),
             cannot_tell=data.get("cannot_tell", 0),
         )
 
@@ -137,25 +135,25 @@ def graded_table(
     on_stop: OnStop = "probe",
     parts: Sequence[int] | None = None,
 ) -> OpenQuestions:
-    """Build the table of records, each with positions of its own.
+    """Build the table of all records, which may be probed at different positions.
 
     Parameters
     ----------
     parts : sequence of int, length n_questions, optional
-        Part of the split of each record.  A part is graded by gold where all of its records are,
-        and by agreement otherwise; by default all are one part.
+        Each record's part of the split.  A part is graded by gold if all its records have gold,
+        otherwise by agreement; by default all records are one part.
 
     Notes
     -----
-    By agreement a reply is right where it is equal in normal form to the answer of the trace's own
-    full thinking, and full thinking is right by definition.  An empty answer equals none, so that
-    nothing agrees with a trace that was cut off or came to no answer.
+    Graded by agreement, a reply is right if its normal form equals that of its own trace's full
+    answer, and full thinking is right by definition.  An empty answer equals nothing, so nothing
+    agrees with a trace that was cut off or has no answer.
 
     Raises
     ------
     ProbeError
-        No record, records whose entropy sources differ, or a live checkpoint without the
-        visible answer that on-stop ``answer`` takes.
+        There is no record, entropy sources differ, or a live checkpoint lacks the visible answer
+        that on-stop ``answer`` requires.
     """
     if not records:
         raise ProbeError("no probes: the run holds no finished question")
@@ -178,9 +176,9 @@ def graded_table(
 
     def matrix(name: str, kind: Any, padding: Any = 0) -> NDArray[Any]:
         values = [getattr(c, name) for r in records for c in r.checkpoints]
-        found = np.full(probed.shape, padding, dtype=kind)
-        found[probed] = np.array(values, dtype=kind)
-        return found
+        padded = np.full(probed.shape, padding, dtype=kind)
+        padded[probed] = np.array(values, dtype=kind)
+        return padded
 
     def vector(name: str, kind: Any) -> NDArray[Any]:
         return np.array([getattr(r, name) for r in records], dtype=kind)
@@ -247,10 +245,9 @@ def graded_table(
 
 
 def _marker_positions(records: Sequence[ProbeRecord]) -> NDArray[np.int64] | None:
-    """Marker positions, (n_questions, n_markers); None unless they were looked for everywhere."""
-    found = [r.marker_positions for r in records]
-    rows = [row for row in found if row is not None]
-    if len(rows) < len(found):
+    """Marker positions, (n_questions, n_markers); None unless all records have them."""
+    rows = [r.marker_positions for r in records if r.marker_positions is not None]
+    if len(rows) < len(records):
         return None
     padded = np.full((len(rows), max(map(len, rows))), NO_PROBE, dtype=np.int64)
     for padded_row, row in zip(padded, rows, strict=True):
@@ -259,7 +256,7 @@ def _marker_positions(records: Sequence[ProbeRecord]) -> NDArray[np.int64] | Non
 
 
 def graded_by_gold(records: Sequence[Graded], parts: Sequence[int] | None) -> BoolArray | None:
-    """Which records count by their gold, (n_questions,); None for all."""
+    """Which records are graded by gold, (n_questions,); None for all."""
     graded = np.array([r.is_graded for r in records], dtype=np.bool_)
     if graded.all():
         return None
@@ -268,6 +265,6 @@ def graded_by_gold(records: Sequence[Graded], parts: Sequence[int] | None) -> Bo
 
 
 def _in_normal_form(task: str, written: str | None) -> str | None:
-    """A natural or visible answer in its normal form, as forced ones have one; None without any."""
+    """Normal form of a natural or visible answer; None if it holds no answer."""
     answer = None if written is None else extract_natural(task, written)
     return None if answer is None else normalize(task, answer)

@@ -1,8 +1,7 @@
-"""The table of all probes: what can be seen of them, without who was right.
+"""The table of all probes, without their outcomes (see `probes.outcomes`).
 
-Read-only arrays, questions on axis 0, checkpoints on axis 1.  Each question may have been probed at
-positions of its own; one grid for all is the special case.  Whether an answer is right stands in
-`probes.outcomes`.  This module knows no model, no statistics and no files.
+Read-only arrays, questions on axis 0, checkpoints on axis 1.  Questions may be probed at different
+positions; one grid for all is the special case.
 """
 
 from __future__ import annotations
@@ -26,23 +25,22 @@ __all__ = [
 ]  # fmt: skip
 
 Reference = Literal["natural", "last-checkpoint"]
-"""What full-thinking correct means: the natural answer's grade, or the last forced answer's."""
+"""The answer of full thinking: the natural answer, or the last forced answer."""
 
 GradedBy = Literal["gold", "agreement"]
-"""What says that an answer is right: the workload, or that full thinking gives the same."""
+"""How answers are graded: by the workload's gold, or by agreement with full thinking."""
 
 NO_PROBE = -1
-"""Stands in `ProbeTable.positions` where a question has no further probe."""
+"""Value in `ProbeTable.positions` after a question's last probe."""
 
 EMPTY_ANSWER = -2
-"""Stands in `ProbeTable.answer_codes` for an answer without content."""
+"""Value in `ProbeTable.answer_codes` for an empty answer."""
 
 
 def on_grid(budgets: Sequence[int] | NDArray[Any], n_questions: int) -> IntArray:
     """Positions of questions that were all probed at the same budgets.
 
-    One row, shown `n_questions` times, shape (n_questions, n_checkpoints): it takes no more room
-    than the budgets.
+    Shape (n_questions, n_checkpoints): one row, broadcast without taking more memory.
     """
     row = np.array(budgets, dtype=np.int64)
     return np.broadcast_to(row, (n_questions, row.size))
@@ -55,25 +53,24 @@ _MATRICES = ("positions", "answer_codes", "mean_logprob", "mean_entropy", "marke
 class ProbeTable:
     """All probes of a workload as read-only arrays.
 
-    Shapes: ``n_questions`` rows (one per trace), ``n_checkpoints`` columns: as many as the question
-    with the most probes has.  The others are padded after their last probe; what the arrays hold
-    there is never read.
+    There is one row per trace (``n_questions``), and one column per probe of the question with the
+    most probes (``n_checkpoints``).  Other rows are padded with values that are never read.
     """
 
     ids: tuple[str, ...]
     keys: tuple[str, ...]
     """Content hash of each question (archives: their row number)."""
     groups: tuple[str, ...]
-    """Questions that must stay together; the key where the workload names no group."""
+    """Group of each question, which must stay together; its key if the workload names none."""
     samples: IntArray  # (n_questions,)
     tasks: tuple[str, ...]
     categories: tuple[str | None, ...]
     positions: IntArray  # (n_questions, n_checkpoints)
     """Thinking tokens before each probe, increasing; `NO_PROBE` after the last one."""
     answer_codes: IntArray  # (n_questions, n_checkpoints)
-    """Equal numbers are the same normalised answer; `EMPTY_ANSWER` for one without content."""
+    """Equal numbers mean equal normalised answers; `EMPTY_ANSWER` for an empty one."""
     mean_logprob: FloatArray  # (n_questions, n_checkpoints)
-    """NaN where it was not recorded, as in `mean_entropy`."""
+    """NaN if not recorded, as in `mean_entropy`."""
     mean_entropy: FloatArray  # (n_questions, n_checkpoints)
     markers: FloatArray  # (n_questions, n_checkpoints) marker count in the prefix
     probe_tokens: FloatArray  # (n_questions, n_checkpoints)
@@ -84,24 +81,21 @@ class ProbeTable:
     suffix_tokens: int
     entropy_source: str
     reference: Reference
-    """What full-thinking correct means in this table."""
+    """The answer of full thinking in this table."""
     visible_tokens: FloatArray | None = None  # (n_questions, n_checkpoints)
-    """Tokens of the visible answer after a stop, closer and ending token included.
-
-    None where no visible answers were collected.  Where the trace is over it is the natural answer.
-    """
+    """Tokens of the visible answer after a stop, including closer and ending token; those of the
+    natural answer, once the trace is over.  None if no visible answers were collected."""
     marker_positions: IntArray | None = None  # (n_questions, n_markers)
-    """Where a marker begins, in thinking tokens before it, increasing; `NO_PROBE` after the last.
-
-    Every marker that was found, probed there or not; None where nobody looked for any.
-    """
+    """Thinking tokens before each marker, probed or not, increasing; `NO_PROBE` after the last.
+    None if markers were not searched for."""
     by_gold: BoolArray | None = None  # (n_questions,)
-    """Which questions are graded by gold; None for all.  The others are graded by agreement."""
+    """Which questions are graded by gold, the others by agreement; None if all are."""
     closed_by_itself: BoolArray | None = None  # (n_questions, n_checkpoints)
-    """The model closed its thinking right after the answer; None unless the cue was open."""
+    """Whether the model closed its thinking right after the answer; None unless the cue was
+    open."""
     rungs: Rungs | None = None
-    """What each column costs, where the columns are replies of a ladder: their positions are then
-    numbers from 1.  None where they are probes of one trace, whose costs follow from positions."""
+    """Costs of each column, if columns are replies of a ladder; positions then count from 1.  None
+    for probes of a trace, whose costs follow from their positions."""
 
     def __post_init__(self) -> None:
         self._check_positions()
@@ -130,7 +124,7 @@ class ProbeTable:
                 value.flags.writeable = False
 
     def _check_positions(self) -> None:
-        """Check that positions increase, and keep a grid as one row."""
+        """Check that positions increase, and store a grid as one broadcast row."""
         rows = self.positions
         if rows.strides[0] and len(rows) and (rows == rows[0]).all() and NO_PROBE not in rows[0]:
             object.__setattr__(self, "positions", on_grid(rows[0], len(rows)))
@@ -145,23 +139,23 @@ class ProbeTable:
 
     @property
     def _matrices(self) -> tuple[str, ...]:
-        """Names of the arrays with a column for each checkpoint that this table has."""
+        """Names of this table's arrays that have a column for each checkpoint."""
         optional = ("visible_tokens", "closed_by_itself")
         return (*_MATRICES, *(name for name in optional if getattr(self, name) is not None))
 
     @property
     def _rows(self) -> IntArray:
-        """The positions to compute with: of a grid its one row, which numpy spreads over all."""
+        """Positions to compute with: a grid's single row, which numpy broadcasts."""
         return self.positions[:1] if self.is_grid else self.positions
 
     @property
     def n_questions(self) -> int:
-        """Rows: traces."""
+        """Number of rows (traces)."""
         return int(self.answer_codes.shape[0])
 
     @property
     def n_checkpoints(self) -> int:
-        """Columns: probes of the question that has the most."""
+        """Number of columns (most probes of any question)."""
         return int(self.answer_codes.shape[1])
 
     @property
@@ -176,7 +170,7 @@ class ProbeTable:
         Raises
         ------
         ProbeError
-            Questions were probed at positions of their own, or there is none.
+            Questions were probed at different positions, or there are no questions.
         """
         if not self.is_grid or not self.n_questions:
             raise ProbeError(
@@ -188,7 +182,7 @@ class ProbeTable:
         return np.asarray(self.positions[0])
 
     def positions_at(self, schedule: Sequence[int] | NDArray[np.int64]) -> IntArray:
-        """Positions of the columns of a schedule, 0 where there is no probe.
+        """Positions in the given columns, 0 where there is no probe.
 
         Shape (n_questions, n_scheduled), or (1, n_scheduled) for a grid.
         """
@@ -196,25 +190,25 @@ class ProbeTable:
 
     @property
     def live(self) -> BoolArray:
-        """Where a probe happens online: the trace goes on, and the question has such a probe."""
-        found = self.trace_tokens[:, None] > self._rows  # (n_questions, n_checkpoints)
-        return found if self.is_grid else found & (self._rows != NO_PROBE)
+        """Where a probe happens online: there is one, and the trace is not over yet."""
+        before_end = self.trace_tokens[:, None] > self._rows  # (n_questions, n_checkpoints)
+        return before_end if self.is_grid else before_end & (self._rows != NO_PROBE)
 
     @property
     def on_stop(self) -> OnStop:
-        """What a stopped question gets: ``answer`` where visible answers were collected."""
+        """What a stopped question gets: ``answer`` if visible answers were collected."""
         return "probe" if self.visible_tokens is None else "answer"
 
     @property
     def graded_by(self) -> GradedBy:
-        """What says that an answer of these questions is right; gold only if it does for all."""
+        """How these questions are graded; ``gold`` only if all of them are."""
         if self.by_gold is None:
             return "gold"
         return "gold" if self.by_gold.size and bool(self.by_gold.all()) else "agreement"
 
     @property
     def group_ids(self) -> tuple[str, ...]:
-        """What a policy stores of each row's group: its hash, or the question's key without one."""
+        """Group names as a policy stores them: hashed, or the question's key if it has none."""
         return tuple(
             key if group == key else hashlib.sha256(group.encode()).hexdigest()
             for key, group in zip(self.keys, self.groups, strict=True)
@@ -222,12 +216,12 @@ class ProbeTable:
 
     @property
     def is_full(self) -> BoolArray:
-        """Where the reply of a column is full thinking's own; (n_questions or 1, n_checkpoints)."""
+        """Which replies are full thinking's own; shape (n_questions or 1, n_checkpoints)."""
         if self.rungs is not None:
             return self.rungs.is_reference
-        found = np.zeros((1, self.n_checkpoints), dtype=bool)
-        found[:, -1:] = self.reference == "last-checkpoint"
-        return found
+        is_last = np.zeros((1, self.n_checkpoints), dtype=bool)
+        is_last[:, -1:] = self.reference == "last-checkpoint"
+        return is_last
 
     @property
     def ended(self) -> BoolArray:
@@ -236,7 +230,7 @@ class ProbeTable:
 
     @property
     def think_tokens(self) -> IntArray:
-        """Thinking tokens in each prefix, 0 where there is no probe; of a ladder all tokens."""
+        """Thinking tokens in each prefix, 0 where there is no probe; for a ladder, all tokens."""
         if self.rungs is not None:
             decoded: IntArray = self.rungs.spent.decoded.astype(np.int64)
             return decoded
@@ -244,7 +238,7 @@ class ProbeTable:
 
     @property
     def full_think_tokens(self) -> IntArray:
-        """Thinking tokens of full thinking, (n_questions,); of a ladder's reference all tokens."""
+        """Tokens of full thinking, (n_questions,); for a ladder, all tokens of the reference."""
         if self.rungs is not None:
             return np.asarray(self.think_tokens[:, -1])
         if self.reference == "natural":
@@ -252,12 +246,12 @@ class ProbeTable:
         return np.asarray(np.minimum(self.trace_tokens, self.budgets[-1]), dtype=np.int64)
 
     def with_reference(self, reference: Reference) -> Self:
-        """The same probes under another full reference; the last checkpoint's answer is forced.
+        """The same probes with another answer of full thinking; the last checkpoint's is forced.
 
         Raises
         ------
         ProbeError
-            Another reference than that with which the answers agree or not.
+            The answers were graded by agreement with the present reference.
         """
         if reference != self.reference and self.graded_by == "agreement":
             raise ProbeError(
@@ -269,12 +263,12 @@ class ProbeTable:
         return replace(table, reference=reference)
 
     def with_on_stop(self, on_stop: OnStop) -> Self:
-        """The same probes under another reply to a stop.
+        """The same probes with another reply after a stop.
 
         Raises
         ------
         ProbeError
-            ``answer``, and no visible answers were collected.
+            ``answer`` was asked for, but no visible answers were collected.
         """
         if on_stop == self.on_stop:
             return self
@@ -288,7 +282,7 @@ class ProbeTable:
     def take(self, rows: NDArray[Any]) -> Self:
         """The table of some questions, by boolean mask or by row numbers."""
         index = row_numbers(rows)
-        numbers = index.tolist()  # a tuple takes them faster than numpy's
+        numbers = index.tolist()  # Python integers index a tuple faster than numpy's
         changes: dict[str, Any] = {}
         for field in fields(ProbeTable):
             value = getattr(self, field.name)
@@ -309,14 +303,14 @@ class ProbeTable:
         )
 
     def at(self, columns: IntArray, budgets: Sequence[int] | None = None) -> Self:
-        """The same questions, each at probes of its own.
+        """The same questions, each at its own choice of probes.
 
         Parameters
         ----------
         columns : ndarray of int, shape (n_questions, n_probes)
-            Columns of this table, increasing in each row; -1, after them, for no probe.
+            Columns of this table, increasing in each row, followed by -1 for no probe.
         budgets : sequence of int, length n_probes, optional
-            Where all stand on one grid; -1 is then for questions that do not think so long.
+            The grid, if the result has one; -1 then marks questions that end before.
         """
         inside = np.maximum(columns, 0)
         changes: dict[str, Any] = {
@@ -330,26 +324,26 @@ class ProbeTable:
 
 
 def agreeing(codes: IntArray, full: IntArray | None = None) -> BoolArray:
-    """Whether each forced answer is that of full thinking, (n_questions, n_checkpoints).
+    """Whether each forced answer equals that of full thinking, (n_questions, n_checkpoints).
 
     Parameters
     ----------
     codes : ndarray of int, shape (n_questions, n_checkpoints)
-        Forced answers, as in `ProbeTable.answer_codes`; an empty one equals none.
+        Forced answers, as in `ProbeTable.answer_codes`; an empty one equals nothing.
     full : ndarray of int, shape (n_questions,), optional
-        Answer of full thinking, negative where there is none.  By default the last forced answer,
-        which agrees with itself whatever it is.
+        Answer of full thinking, negative if there is none.  By default the last forced answer,
+        which always agrees with itself.
     """
     if full is not None:
         same: BoolArray = (codes == full[:, None]) & (full >= 0)[:, None]
         return same
-    found = agreeing(codes, codes[:, -1])
-    found[:, -1] = True
-    return found
+    agrees = agreeing(codes, codes[:, -1])
+    agrees[:, -1] = True
+    return agrees
 
 
 def row_numbers(rows: NDArray[Any]) -> NDArray[Any]:
-    """Numbers of the rows that a boolean mask or a list of numbers names."""
+    """Row numbers from a boolean mask or from row numbers."""
     return np.flatnonzero(rows) if rows.dtype == bool else rows
 
 
@@ -362,23 +356,23 @@ def answer_codes(
     ----------
     answers : ndarray of str, shape (n_questions, n_checkpoints)
     natural : sequence of str or None, optional
-        Natural answers, numbered alike.
+        Natural answers, numbered likewise.
     probed : ndarray of bool, shape (n_questions, n_checkpoints), optional
         Where there is an answer; everywhere by default.
 
     Returns
     -------
     codes : ndarray of int, shape (n_questions, n_checkpoints)
-        `EMPTY_ANSWER` for an empty text, -1 where there is none.
+        `EMPTY_ANSWER` for an empty answer, -1 for none.
     natural_codes : ndarray of int, shape of `natural`
-        -1 where it is empty or there is none.
+        -1 for an empty or missing answer.
     """
-    there = np.ones(answers.shape, dtype=bool) if probed is None else probed
-    # As objects: arrays of text drop trailing NULs, and the stepper compares whole strings.
-    texts = answers[there].astype(object)
+    exists = np.ones(answers.shape, dtype=bool) if probed is None else probed
+    # As objects: arrays of text drop trailing NULs, but the stepper compares whole strings.
+    texts = answers[exists].astype(object)
     distinct, numbers = np.unique(texts, return_inverse=True)
     codes = np.full(answers.shape, -1, dtype=np.int64)
-    codes[there] = np.where(texts == "", EMPTY_ANSWER, numbers)
+    codes[exists] = np.where(texts == "", EMPTY_ANSWER, numbers)
     known = {text: number for number, text in enumerate(distinct.tolist())}
-    found = [known.setdefault(text, len(known)) if text else -1 for text in natural]
-    return codes, np.array(found, dtype=np.int64)
+    natural_codes = [known.setdefault(text, len(known)) if text else -1 for text in natural]
+    return codes, np.array(natural_codes, dtype=np.int64)

@@ -1,7 +1,4 @@
-"""The five-way trajectory profile, and the regime it predicts.
-
-From right/wrong at each checkpoint alone.  Knows no tokens, no scores and no files.
-"""
+"""The five trajectory types of the paper, their shares, and the regime these predict."""
 
 from __future__ import annotations
 
@@ -31,11 +28,11 @@ Regime = Literal["learned", "scalar", "full-budget", "mixed"]
 
 
 def trajectory(table: GradedTable) -> BoolArray:
-    """Right or wrong along each question's thinking, ending with full thinking.
+    """Correctness along each question's thinking, ending with full thinking.
 
-    Shape (n_questions, n_checkpoints) under the ``last-checkpoint`` reference, the forced answers
-    as probed (the paper's).  Under ``natural`` what the caller would get at each checkpoint and the
-    natural answer last, one column more.
+    Under the paper's ``last-checkpoint`` reference, the forced answers: (n_questions,
+    n_checkpoints).  Under ``natural``, what the user would get at each checkpoint, and one more
+    column for the natural answer.
     """
     if table.reference == "last-checkpoint":
         return table.correct
@@ -43,7 +40,7 @@ def trajectory(table: GradedTable) -> BoolArray:
 
 
 def classify(correct: BoolArray) -> NDArray[np.int8]:
-    """Sort trajectories into the five types.
+    """Classify trajectories into the five types.
 
     `correct` has shape (n_questions, n_checkpoints), its last column full thinking.  Returns an
     index into `TYPES` for each question, (n_questions,).
@@ -65,19 +62,19 @@ def classify(correct: BoolArray) -> NDArray[np.int8]:
 
 @dataclass(frozen=True)
 class Share:
-    """How many questions are of one type."""
+    """Questions of one type."""
 
     count: int
-    """Questions of this type."""
+    """Number of questions of this type."""
     share: float
-    """Their share."""
+    """Their share of all questions."""
     ci95: tuple[float, float]
     """Exact (Clopper-Pearson) interval of the share, pointwise."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """The five shares, the regime they predict and how firmly."""
+    """The five shares, and the regime they predict."""
 
     shares: Mapping[str, Share]
     predicted: Regime
@@ -87,9 +84,9 @@ class Profile:
 
 
 def regime(early_solved: float, unsolved: float, oscillating: float) -> Regime:
-    """Regime that a profile predicts (shares in 0–1).
+    """Regime predicted by a profile (shares in 0–1).
 
-    The cut-offs map the paper's eight profiles to its verdicts with room on both sides.
+    The cut-offs map the paper's eight profiles to its verdicts with some margin.
     """
     if unsolved >= UNSOLVED_FULL_BUDGET:
         return "full-budget"
@@ -103,7 +100,7 @@ def regime(early_solved: float, unsolved: float, oscillating: float) -> Regime:
 def profile(correct: BoolArray, *, rng: np.random.Generator) -> Profile:
     """Count the five types and predict the regime.
 
-    `correct` has shape (n_questions, n_checkpoints); `rng` is for the stability alone.
+    `correct` has shape (n_questions, n_checkpoints); `rng` is used only for the stability.
     """
     counts = np.bincount(classify(correct), minlength=len(TYPES))
     n = int(counts.sum())

@@ -1,11 +1,9 @@
 """Where a trace is probed: at given budgets, at a fixed stride, or where a marker begins.
 
-A position is a number of thinking tokens: the probe there reads exactly those.  A trigger reads
-thinking tokens in their order and looks at nothing else, so the same thinking gives the same
-positions, whether it comes token by token, in pieces, or all at once from a record.
-
-Knows token ids and counts.  Does not know text, sentences, models, or when a rule stops; which
-tokens are thinking is decided by its caller (`session.Session`).
+A position is a number of thinking tokens, exactly those that the probe there reads.  A trigger sees
+nothing but thinking tokens in order, so the same thinking gives the same positions, whether it
+arrives token by token, in pieces, or all at once from a record.  The caller (`session.Session`)
+decides which tokens are thinking.
 """
 
 from __future__ import annotations
@@ -34,16 +32,16 @@ NO_MARKER_IDS = (
 
 @dataclass(frozen=True)
 class ListedTrigger:
-    """The same positions in every trace: the budgets of a policy, or those of a stride."""
+    """The same positions in every trace: the budgets of a policy, or a stride."""
 
     positions: tuple[int, ...]
     """Thinking tokens, strictly increasing; empty for no probe at all."""
     stop_at: int | None = None
-    """The last position, where whoever still thinks there is stopped; None: nobody is."""
+    """The last position, if every trace that reaches it is to be stopped; otherwise None."""
     every: int | None = None
-    """Distance of the positions before `stop_at`, where they are a stride."""
+    """Distance of the positions before `stop_at`, if they are a stride."""
     needs_ids: ClassVar[bool] = False
-    """Whether it reads token ids; otherwise counts are enough."""
+    """Whether it needs token ids, not just their number."""
 
     def __post_init__(self) -> None:
         listed = self.positions
@@ -58,12 +56,12 @@ class ListedTrigger:
 
     @property
     def kind(self) -> Literal["grid", "stride"]:
-        """Which rule made the list."""
+        """How the positions were given."""
         return "grid" if self.every is None else "stride"
 
     @property
     def most_probes(self) -> int:
-        """Positions that a trace can have, `stop_at` included."""
+        """Most positions that a trace can have, including `stop_at`."""
         return len(self.positions)
 
     def start(self) -> Positions:
@@ -76,8 +74,7 @@ def stride(
 ) -> ListedTrigger:
     """Probe every `every` tokens, from `first` (by default `every`) to `cap`.
 
-    With `stop_at`, which takes the place of the cap, everybody is stopped there, on the stride or
-    not.
+    With `stop_at`, which replaces the cap, every trace is stopped there, on the stride or not.
     """
     first = every if first is None else first
     last = cap if stop_at is None else stop_at
@@ -93,28 +90,27 @@ class MarkerTrigger:
 
     Notes
     -----
-    Ids are compared, not texts.  That a marker stands at a sentence's beginning has to show in its
-    ids: a tokenizer gives ``Wait`` after a line break another id than ``wait`` after a comma.
-    Distances are measured from the last position that was probed, the first from the beginning of
-    the thinking.  A marker counts if all of its tokens are thinking; of several that begin at the
-    same token, one.
+    Token ids are compared, not texts.  Only ids can show that a marker begins a sentence: ``Wait``
+    after a line break has another id than ``wait`` after a comma.  Distances are measured from the
+    last probe, or from the beginning of the thinking.  A marker counts if all of its tokens are
+    thinking; several that begin at the same token count once.
     """
 
     markers: tuple[tuple[int, ...], ...]
-    """Token ids of each marker.  The position is the last token before them.  None at all where
-    recordings tell positions alone: such a trigger can be replayed, and starts no trace."""
+    """Token ids of each marker; the position is just before them.  Empty if only positions were
+    recorded: such a trigger can be replayed, but cannot serve."""
     min_gap: int
-    """A marker that comes fewer tokens after the last probe is passed over."""
+    """A marker fewer tokens than this after the last probe is skipped."""
     max_probes: int
-    """No trace is probed more often, not counting `stop_at`."""
+    """Most probes of a trace, not counting `stop_at`."""
     max_markers: int | None = None
-    """Only this many markers of a trace count, those passed over too; None: all."""
+    """Only the first markers of a trace, up to this many, count; skipped ones included."""
     stop_at: int | None = None
-    """The last position; whoever still thinks there is stopped.  None: nobody is."""
+    """The last position, if every trace that reaches it is to be stopped; otherwise None."""
     kind: ClassVar[Literal["marker"]] = "marker"
     needs_ids: ClassVar[bool] = True
     positions: ClassVar[None] = None
-    """No position is known before the trace."""
+    """Positions are not known before the trace."""
 
     def __post_init__(self) -> None:
         if not all(self.markers):
@@ -123,17 +119,17 @@ class MarkerTrigger:
             )
         least = {"min_gap": 1, "max_probes": 1, "max_markers": 1, "stop_at": 0}
         for name, number in least.items():
-            found = getattr(self, name)
-            if found is not None and found < number:
-                raise PolicyError(f"{name} must be at least {number}, got {found}")
+            value = getattr(self, name)
+            if value is not None and value < number:
+                raise PolicyError(f"{name} must be at least {number}, got {value}")
 
     @property
     def most_probes(self) -> int:
-        """Positions that a trace can have, `stop_at` included."""
+        """Most positions that a trace can have, including `stop_at`."""
         return self.max_probes + (self.stop_at is not None)
 
     def start(self) -> Positions:
-        """Begin a trace; `PolicyError` where no marker's ids are known."""
+        """Begin a trace; raises `PolicyError` if the markers' ids are unknown."""
         if not self.markers:
             raise PolicyError(NO_MARKER_IDS)
         return _MarkerPositions(self)
@@ -146,7 +142,7 @@ Trigger = ListedTrigger | MarkerTrigger
 def recorded_positions(
     trigger: Trigger, trace_tokens: int, markers: Iterable[int]
 ) -> tuple[int, ...]:
-    """Give every position of a whole trace with markers at these positions."""
+    """All positions of a whole trace, given where its markers are."""
     if isinstance(trigger, MarkerTrigger):
         ids = [0] * trace_tokens  # stand in for ids that were not recorded
         for at in markers:
@@ -156,19 +152,24 @@ def recorded_positions(
     else:
         positions = trigger.start()
         positions.feed(trace_tokens)
+    return _rest(positions)
+
+
+def _rest(positions: Positions) -> tuple[int, ...]:
+    """All positions that are left once the thinking is over."""
     positions.finish()
-    found = []
+    rest = []
     while (position := positions.next()) is not None:
-        found.append(position)
+        rest.append(position)
         positions.advance()
-    return tuple(found)
+    return tuple(rest)
 
 
 # --- One trace ------------------------------------------------------------------------------------
 
 
 class _ListedPositions:
-    """The positions of one trace, known before it begins, one after the other."""
+    """Positions of one trace that are known before it begins."""
 
     __slots__ = ("_left", "_next", "_tokens")
 
@@ -178,39 +179,38 @@ class _ListedPositions:
         self._tokens = 0
 
     def feed(self, ids: Sequence[int] | int) -> None:
-        """Take in further thinking tokens: their ids, or how many, where ids are not needed."""
+        """Add thinking tokens: their ids, or just their number if ids are not needed."""
         self._tokens += ids if isinstance(ids, int) else len(ids)
 
     def finish(self) -> None:
-        """Take note that the thinking is over: no more tokens come."""
+        """Note that the thinking is over: no more tokens will come."""
         if self._next is not None and self._next >= self._tokens:
             self._next = None
 
     def next(self) -> int | None:
-        """Give the position to probe next, or None while it is not known.
+        """Return the position to probe next, or None while it is unknown.
 
-        A position is known once the trace has more thinking tokens than it: where a trace ends,
-        it is not probed.
+        A position is known once the trace is longer, because a trace is not probed at its end.
         """
         return self._next if self._next is not None and self._next < self._tokens else None
 
     def advance(self) -> None:
-        """Go on to the next position, once the one that `next` gives was probed."""
+        """Move on, once the position from `next` was probed."""
         self._next = next(self._left, None)
 
     @property
     def wanted(self) -> int | None:
-        """Fewest thinking tokens with which `next` may know more; None if no position is left."""
+        """Thinking tokens needed before `next` can change; None if no position is left."""
         return None if self._next is None else self._next + 1
 
     @property
     def earliest(self) -> int | None:
-        """Lower bound on the next position, None if there is none; what is before may be shown."""
+        """Lower bound on the next position, before which thinking may be shown; None if none."""
         return self._next
 
 
 class _MarkerPositions:
-    """Positions that are found in the ids; methods as of `_ListedPositions`."""
+    """Positions that are found in token ids; same methods as `_ListedPositions`."""
 
     def __init__(self, trigger: MarkerTrigger) -> None:
         self._trigger = trigger
@@ -222,11 +222,11 @@ class _MarkerPositions:
         self._over = False
         self._probes = 0
         self._last = 0
-        """Where the last probe was; at first the beginning of the thinking."""
+        """Position of the last probe; 0 before the first."""
         self._looked = 0
-        """All that begins before this token was looked at."""
+        """Markers that begin before this token were searched for."""
         self._markers = 0
-        """Markers that begin there."""
+        """Number of these markers."""
         self._found: int | None = None
         self._stopped = False
 
@@ -266,7 +266,7 @@ class _MarkerPositions:
 
     @property
     def _next_marker(self) -> int | None:
-        """The least that the position of a marker can be; None if none counts any more."""
+        """Smallest possible position of the next marker; None if no more markers count."""
         trigger = self._trigger
         if self._stopped or self._probes >= trigger.max_probes:
             return None
@@ -276,7 +276,6 @@ class _MarkerPositions:
 
     @property
     def _stop_at(self) -> int | None:
-        """The position that comes if no marker does before it; None for none."""
         return None if self._stopped else self._trigger.stop_at
 
     @property
@@ -292,12 +291,12 @@ class _MarkerPositions:
         return last if last is not None and last < drawn and not held_back else None
 
     def _find_marker(self, end: int) -> tuple[int | None, bool]:
-        """Look for a marker that begins before `end`; also say whether more tokens have to tell."""
+        """Find a marker that begins before `end`; also tell whether more tokens are needed."""
         if self._trigger.max_markers is None:
-            # Nobody counts the markers that lie too near.
+            # Markers within the gap need not be counted.
             self._looked = max(self._looked, min(self._last + self._trigger.min_gap, end))
         while (least := self._next_marker) is not None and self._looked < end:
-            # Few tokens begin a marker: those that do not are passed over at once.
+            # Few tokens begin a marker, so skip the others quickly.
             candidates = (i for i in range(self._looked, end) if self._ids[i] in self._by_first)
             start = self._looked = next(candidates, end)
             if start == end:
@@ -313,7 +312,7 @@ class _MarkerPositions:
         return None, False
 
     def _begins(self, start: int) -> bool | None:
-        """Whether a marker begins at this token; None if its tokens have not all come."""
+        """Whether a marker begins at this token; None if more tokens are needed to tell."""
         unfinished = False
         for marker in self._by_first.get(self._ids[start], ()):
             here = tuple(self._ids[start : start + len(marker)])
@@ -333,23 +332,17 @@ _NO_TOKEN = -1
 
 @dataclass(frozen=True)
 class TracePositions:
-    """Where one trace is probed, in thinking tokens, and where its markers are."""
+    """Positions of one trace's probes and markers, in thinking tokens."""
 
     probed: tuple[int, ...]
-    """Strictly increasing.  Those of a grid may lie beyond the trace's end, where they share the
-    probe at its end; all others lie inside."""
+    """Strictly increasing.  Grid positions beyond the trace's end share the probe at its end; all
+    other positions are inside."""
     markers: tuple[int, ...] | None
-    """Thinking tokens before each marker, probed or not; None where none were looked for."""
+    """Thinking tokens before each marker, probed or not; None if markers were not searched for."""
 
 
 def trace_positions(plan: ProbePlan, thinking_ids: Sequence[int]) -> TracePositions:
-    """Find where a whole trace is probed.
-
-    Parameters
-    ----------
-    thinking_ids
-        The thinking, without the closer.
-    """
+    """Where a plan probes a whole trace; `thinking_ids` are without the closer."""
     markers = None
     if plan.schedule == "marker":
         markers = marker_positions(plan.markers, thinking_ids)
@@ -359,34 +352,28 @@ def trace_positions(plan: ProbePlan, thinking_ids: Sequence[int]) -> TracePositi
 def marker_positions(
     markers: Sequence[tuple[int, ...]], thinking_ids: Sequence[int]
 ) -> tuple[int, ...]:
-    """Find the thinking tokens before each marker of a whole trace.
+    """Thinking tokens before each marker of a whole trace.
 
-    One at the very beginning is among them, at 0: it is counted, and never probed.
+    A marker at the very beginning, at 0, is counted but never probed.
     """
     if {marker[0] for marker in markers}.isdisjoint(thinking_ids):
         return ()
     trigger = MarkerTrigger(tuple(markers), min_gap=1, max_probes=len(thinking_ids))
     positions = trigger.start()
-    positions.feed([_NO_TOKEN, *thinking_ids])  # a trigger gives no position before the first token
-    positions.finish()
-    found = []
-    while (at := positions.next()) is not None:
-        found.append(at - 1)
-        positions.advance()
-    return tuple(found)
+    positions.feed([_NO_TOKEN, *thinking_ids])  # a trigger never returns position 0
+    return tuple(at - 1 for at in _rest(positions))
 
 
 def probed_positions(
     plan: ProbePlan, trace_tokens: int, markers: Sequence[int] | None
 ) -> tuple[int, ...]:
-    """Say where a trace of this length, with markers at these positions, is probed.
+    """Where a trace of this length, with markers at these positions, is probed.
 
-    Of the first `max_markers` markers those that stand `min_gap` tokens after the last one taken,
-    as a `MarkerTrigger` takes them; what is a budget as well is probed once.
+    Markers are taken as by a `MarkerTrigger`; one that is also a budget is probed once.
     """
     if plan.schedule == "grid":
         return plan.budgets
-    found = {budget for budget in plan.budgets if budget < trace_tokens}
+    probed = {budget for budget in plan.budgets if budget < trace_tokens}
     if plan.schedule == "marker" and trace_tokens:
         trigger = MarkerTrigger(
             plan.markers or ((_NO_TOKEN,),),
@@ -394,8 +381,8 @@ def probed_positions(
             plan.max_probes or trace_tokens,
             plan.max_markers,
         )
-        found.update(recorded_positions(trigger, trace_tokens, markers or ()))
-    return tuple(sorted(found))
+        probed.update(recorded_positions(trigger, trace_tokens, markers or ()))
+    return tuple(sorted(probed))
 
 
 def at_trigger(plan: ProbePlan, trigger: Trigger) -> ProbePlan:
@@ -410,7 +397,7 @@ def at_trigger(plan: ProbePlan, trigger: Trigger) -> ProbePlan:
             budgets=stop_at,
             markers=trigger.markers,
             min_gap=trigger.min_gap,
-            # More than there can be, where all count.
+            # Without a limit, more than there can be.
             max_markers=trigger.max_markers or plan.max_think,
             max_probes=trigger.max_probes,
         )

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stopadvisor.ground.constants import MARKERS
-from stopadvisor.probes.markers import MarkerCounter, count_markers
+from stopadvisor.probes.markers import MarkerCounter
 
 
 @pytest.mark.parametrize(
@@ -22,12 +22,12 @@ from stopadvisor.probes.markers import MarkerCounter, count_markers
     ],
 )
 def test_counts(text: str, count: int) -> None:
-    assert count_markers(text) == count
+    assert MarkerCounter().count(text) == count
 
 
 @given(st.lists(st.sampled_from([*MARKERS, "so", "7", "waiting"]), max_size=8))
 def test_words_count_one_each(words: list[str]) -> None:
-    assert count_markers(". ".join(words)) == sum(word in MARKERS for word in words)
+    assert MarkerCounter().count(". ".join(words)) == sum(word in MARKERS for word in words)
 
 
 @given(
@@ -39,6 +39,4 @@ def test_prefixes_are_counted_as_each_would_be_alone(parts: list[str], data: st.
     # Unsorted: a text need not continue the one before it.
     texts = [text[:cut] for cut in cuts]
     counter = MarkerCounter()
-    assert [counter.count(prefix) for prefix in texts] == [
-        count_markers(prefix) for prefix in texts
-    ]
+    assert [counter.count(text) for text in texts] == [MarkerCounter().count(t) for t in texts]
