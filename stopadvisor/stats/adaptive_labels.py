@@ -1,10 +1,9 @@
-"""Few labels: which questions a test along a fixed sequence has to know, asked for one at a time.
+"""Few labels: ask for one label at a time, only while it can change a decision of the test.
 
-A question can be lost at a threshold only where its reply there differs from its natural answer.
-So without any label the losses lie between none and the differing replies, and a label is worth
-asking for only while that leaves a decision open.  Every threshold that passes here passes with
-full labels too: nothing that ends the asking early can add to what is certified.  Knows no
-questions, no answers and no files.
+A question can be lost at a threshold only if its reply there differs from its natural answer.  So
+without labels the number of losses is between 0 and the number of differing replies, and a label is
+needed only while that leaves a decision open.  Every threshold that passes here passes with full
+labels too: stopping early can never certify more.
 """
 
 from __future__ import annotations
@@ -22,30 +21,30 @@ __all__ = ["LabelForecast", "LabelTest", "LabelWalk", "asking_order", "forecast"
 
 @dataclass(frozen=True)
 class LabelTest:
-    """One sequence of thresholds with what is known of its losses."""
+    """One sequence of thresholds, with the known losses."""
 
     differs: BoolArray  # (n_questions, n_thresholds)
-    """Whether the reply may be lost and its label counts."""
-    lost: BoolArray  # (n_questions, n_thresholds) only where it differs; read where known
+    """Whether the reply differs, so that its label matters."""
+    lost: BoolArray  # (n_questions, n_thresholds) subset of differs; read only where known
     most: IntArray | int
-    """Most losses that the test allows, at each threshold or at all; -1 where it passes nothing."""
+    """Most losses that the test allows, per threshold or for all; -1 if it allows none at all."""
     savings: FloatArray  # (n_thresholds,) net saving on fit questions, percent
 
     def saving(self, index: int) -> float:
-        """Net saving where this threshold is certified (percent); 0 for none."""
+        """Net saving (percent) if this threshold is certified; 0 for index -1."""
         return max(float(self.savings[index]), 0.0) if index >= 0 else 0.0
 
 
 @dataclass(frozen=True)
 class LabelWalk:
-    """How far the labels carry."""
+    """Result of a walk: the thresholds that pass, and the labels it took."""
 
     indices: tuple[int, ...]
-    """Last threshold of each test that passes for certain; -1 where none does."""
-    asked: IntArray  # rows in the order in which they were asked for
-    known: BoolArray  # (n_questions,) labels known by the end
+    """Last threshold of each test that passes for certain; -1 if none does."""
+    asked: IntArray  # rows in the order of asking
+    known: BoolArray  # (n_questions,) labels known at the end
     wanted: int | None
-    """Row to ask for next; None where no label can change a decision."""
+    """Row to ask for next; None if no label can change a decision."""
 
     def saving(self, tests: Sequence[LabelTest]) -> float:
         """Net saving of the best certified threshold (percent)."""
@@ -55,18 +54,17 @@ class LabelWalk:
 
 @dataclass(frozen=True)
 class LabelForecast:
-    """How far the labels carry, and what all others worth asking for are expected to bring."""
+    """What is certified now, and the expected gain from further labels."""
 
     walk: LabelWalk
     saving_pct: float
     """Net saving that is certified now."""
     labels: float
-    """How many are still worth asking for."""
+    """Expected number of further labels worth asking for."""
     saving_pp: float
-    """Points of net saving that they add to what is certified."""
+    """Expected points of net saving that these labels add."""
     likely: IntArray
-    """Rows that are likely to be asked for, the likeliest first: enough of them in three cases of
-    four."""
+    """Rows likely to be asked for, likeliest first: enough of them in three cases out of four."""
 
 
 def asking_order(keys: Iterable[str], salt: str) -> IntArray:
@@ -78,15 +76,16 @@ def asking_order(keys: Iterable[str], salt: str) -> IntArray:
 def walk(
     tests: Sequence[LabelTest], known: BoolArray, order: IntArray, *, budget: int | None = 0
 ) -> LabelWalk:
-    """Go along each test to its first failure, and ask for labels where it is open.
+    """Walk along each test to its first failure, asking for labels while a decision is open.
 
     Parameters
     ----------
     tests : sequence of LabelTest
-        Taken in turn; a label asked for one is known to the next.  One that cannot save more than
-        what an earlier one has certified asks for nothing.
+        Walked in turn; labels carry over to the next.  A test that cannot save more than an earlier
+        one has certified asks for nothing.
     known : ndarray of bool, shape (n_questions,)
-        Labels known beforehand.  Whoever cannot be labelled is known, and lost where it differs.
+        Labels known beforehand.  Questions that cannot be labelled are known, and lost where they
+        differ.
     order : ndarray of int, shape (n_questions,)
         Rows in the order of asking.
     budget : int, optional
@@ -94,10 +93,10 @@ def walk(
 
     Notes
     -----
-    At each threshold, of `lost` known losses and `open` questions that differ and are not labelled:
-    it passes where lost + open is at most the limit, fails where lost alone is above it, and
-    otherwise the first open question in the order is asked for.  Pass and fail are those of full
-    labels.
+    At each threshold let `lost` be the known losses, and `open` the questions that differ and are
+    not labelled.  The threshold passes if lost + open is within the limit, and fails if lost alone
+    exceeds it; otherwise the first open question in the order is asked for.  Full labels would give
+    the same decisions.
     """
     known = known.copy()
     indices: list[int] = []
@@ -120,7 +119,7 @@ def _go(
     n_asked: int,
     saved: float,
 ) -> tuple[int, list[int], int | None]:
-    """One test: last threshold passed, rows asked for, row wanted; `known` is filled in."""
+    """Walk one test: last threshold passed, rows asked for, row wanted; updates `known`."""
     differs, lost = test.differs, test.lost
     most = np.broadcast_to(test.most, differs.shape[1:])
     low = lost[known].sum(axis=0)  # losses for certain, (n_thresholds,)
@@ -149,10 +148,10 @@ def forecast(
     rng: np.random.Generator,
     n_draws: int = 50,
 ) -> LabelForecast:
-    """Expect what further labels bring: the walk goes on with labels drawn by what is known.
+    """Forecast the gain from further labels, by continuing the walk with simulated ones.
 
-    A question that differs is lost if its natural answer is right.  How often that is so is taken
-    from the labelled questions that differ somewhere, with one of each kind added.
+    A differing question is lost if its natural answer is right.  How often that happens is drawn
+    from its posterior, given the labelled questions that differ somewhere.
     """
     lost = n = 0
     for test in tests:
@@ -175,5 +174,6 @@ def forecast(
         saving.append(end.saving(drawn) - saving_now)
     ranked = order[np.argsort(-often[order], kind="stable")]
     enough = min(int(np.quantile(labels, 0.75, method="higher")), int((often > 0).sum()))
-    more = float(np.mean(labels)), float(np.mean(saving))
-    return LabelForecast(now, saving_now, *more, ranked[:enough])
+    return LabelForecast(
+        now, saving_now, float(np.mean(labels)), float(np.mean(saving)), ranked[:enough]
+    )

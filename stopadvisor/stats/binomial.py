@@ -1,4 +1,4 @@
-"""Binomial probabilities without scipy, by which a policy's exact tests are repeated."""
+"""Binomial probabilities without scipy, for repeating a policy's exact tests."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["binomial_mass", "binomial_tail", "log_factorials"]
 
 @lru_cache(maxsize=8)
 def log_factorials(n: int) -> FloatArray:
-    """Of 0 to `n`."""
+    """Logarithms of k! for k from 0 to `n`."""
     return np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n + 1)))])
 
 
 def binomial_mass(k: IntArray | int, n: IntArray | int, p: FloatArray) -> FloatArray:
-    """Chance of exactly `k` successes in `n` trials of chance `p`, all broadcast; k at most n."""
+    """Probability of exactly `k` successes in `n` trials; arguments broadcast, k at most n."""
     k, n = np.asarray(k), np.asarray(n)
     logs = log_factorials(int(max(k.max(initial=0), n.max(initial=0))))
     with np.errstate(divide="ignore", invalid="ignore"):  # 0 log 0 is 0
@@ -29,10 +29,10 @@ def binomial_mass(k: IntArray | int, n: IntArray | int, p: FloatArray) -> FloatA
 
 
 def binomial_tail(k: int, n: int, p: float) -> float:
-    """Chance of at most `k` successes in `n` trials of chance `p`.
+    """Probability of at most `k` successes in `n` trials of probability `p`.
 
-    Summed from near its largest term down, in logarithms, until terms no longer count: exact to
-    about 1e-10 relative for any size that a policy may hold, in a few thousand terms at most.
+    Summed outwards from near the largest term until terms no longer matter: exact to about 1e-10
+    relative for any size that a policy may hold, in a few thousand terms at most.
     """
     if k >= n or p <= 0:
         return 1.0

@@ -1,7 +1,7 @@
-"""Lost-correct risk: losses, the exact test, and how many labels a certificate takes.
+"""Losses along a sequence of thresholds, the exact test, and the labels a certificate needs.
 
-Bounds take integer losses and a count, never rates.  Results are typed: a certificate, or the
-reason why there is none.  Knows no files, no models and no command line.
+Bounds take integer losses and a count, never rates.  The result is a certificate, or the reason why
+there is none.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _MOST_LABELS = 1_000_000
 
 @dataclass(frozen=True)
 class StopCurve:
-    """Where each question stops, for every threshold of a sequence at once.
+    """Where each question stops, for all thresholds of a sequence at once.
 
-    Question i stops at the first live checkpoint whose score reaches the threshold.  Thresholds
-    descend, from the most careful to the most aggressive; each (question, checkpoint) therefore
-    owns one interval ``[low, high)`` of the sequence, and sums over questions cost
-    O(n_questions · n_checkpoints), whatever the number of thresholds.
+    A question stops at its first live checkpoint whose score reaches the threshold.  Thresholds
+    descend from careful to aggressive, so each checkpoint of a question owns one interval
+    ``[low, high)`` of the sequence, and sums over questions cost O(n_questions · n_checkpoints),
+    whatever the number of thresholds.
     """
 
     thresholds: FloatArray  # (n_thresholds,) strictly descending
@@ -46,10 +46,10 @@ class StopCurve:
 
     @classmethod
     def build(cls, scores: FloatArray, live: BoolArray, thresholds: FloatArray) -> StopCurve:
-        """Intervals from `scores` and `live`, both (n_questions, n_checkpoints).
+        """Build intervals from `scores` and `live`, both (n_questions, n_checkpoints).
 
-        Where it is not live, the trace is over and no stop can happen.  Raises CalibrationError for
-        scores that are not finite, or `thresholds` that do not descend strictly.
+        No stop can happen where a checkpoint is not live, because the trace is over.  Raises
+        CalibrationError for scores that are not finite or `thresholds` that do not descend.
         """
         if not np.isfinite(scores[live]).all():
             raise CalibrationError("stopping scores must be finite, got NaN or infinity")
@@ -69,10 +69,10 @@ class StopCurve:
     def totals(
         self, values: NDArray[Any], blocks: IntArray | None = None, n_blocks: int = 1
     ) -> FloatArray:
-        """Sum a quantity of each stop over questions, at every threshold; (n_blocks, n_thresholds).
+        """Sum a quantity over all stops, at every threshold; shape (n_blocks, n_thresholds).
 
-        `values` have shape (n_questions, n_checkpoints + 1), the last column for never stopped.
-        With `blocks`, (n_questions,), sums are taken within blocks of questions.
+        `values` has shape (n_questions, n_checkpoints + 1); its last column is for questions that
+        never stop.  With `blocks`, (n_questions,), sums are taken within blocks of questions.
         """
         width = self.thresholds.size + 1
         base = np.zeros(len(self.low), dtype=np.int64) if blocks is None else blocks
@@ -86,7 +86,7 @@ class StopCurve:
     def each(self, values: NDArray[Any]) -> BoolArray:
         """A property of each question's stop at every threshold, (n_questions, n_thresholds).
 
-        `values` are bool, (n_questions, n_checkpoints + 1), the last column for never stopped.
+        `values` is bool, (n_questions, n_checkpoints + 1), with the last column as in `totals`.
         """
         n, m = self.low.shape
         steps = np.zeros((n, self.thresholds.size + 1), dtype=np.int8)
@@ -97,37 +97,36 @@ class StopCurve:
         return np.asarray(np.cumsum(steps, axis=1, dtype=np.int8)[:, :-1] > 0)
 
     def stops(self, index: int) -> IntArray:
-        """Checkpoint at which each question stops at one threshold; n_checkpoints for never."""
+        """Checkpoint at which each question stops at one threshold; n_checkpoints if never."""
         inside = (self.low <= index) & (index < self.high)
         return np.asarray(inside.argmax(axis=1), dtype=np.int64)
 
 
 def upper_limit(losses: int, n: int, delta: float) -> float:
-    """Upper confidence limit of the risk, for one threshold fixed beforehand (Clopper-Pearson).
+    """Clopper-Pearson upper limit of the risk at one threshold fixed beforehand.
 
-    The largest alpha that the exact test does not exclude at level 1 - delta.
+    The largest alpha that the exact test does not reject at level delta.
     """
     _check_level("delta", delta)
     return 1.0 if losses >= n else float(scipy.stats.beta.ppf(1 - delta, losses + 1, n - losses))
 
 
-@lru_cache(maxsize=4096)  # choosing and planning ask for a few of them thousands of times
+@lru_cache(maxsize=4096)  # choosing and planning call it thousands of times with few arguments
 def max_losses(n: int, alpha: float, delta: float) -> int:
-    """Most losses among `n` that still exclude a risk above alpha; -1 if not even none does."""
+    """Most losses among `n` that certify a risk of at most alpha; -1 if even 0 losses do not."""
     _check_level("alpha", alpha)
     _check_level("delta", delta)
     if n < 1:
         return -1
-    # The smallest k with cdf >= delta; the answer is just below it, or at equality.
+    # The smallest k with cdf >= delta: the answer is just below it, or k itself at equality.
     most = int(scipy.stats.binom.ppf(delta, n, alpha))
     return most if scipy.stats.binom.cdf(most, n, alpha) <= delta else most - 1
 
 
 def unspent(n: int, alpha: float, delta: float) -> float:
-    """What the exact test of one sequence leaves of delta, for a second sequence (union bound).
+    """The part of delta that one sequence's exact test leaves for a second one (union bound).
 
-    Losses are whole numbers, so the test that allows k of them is wrong with probability
-    F(k; n, alpha) and no more.
+    Losses are integers, so the test that allows k of them errs with probability F(k; n, alpha).
     """
     most = max_losses(n, alpha, delta)
     return 0.0 if most < 0 else max(0.0, delta - float(scipy.stats.binom.cdf(most, n, alpha)))
@@ -144,24 +143,24 @@ class Certified:
     """Index into the sequence of thresholds."""
     alpha: float
     delta: float
-    """Error probability that this certificate uses up."""
+    """Error probability that this certificate uses."""
     n: int
     losses: int
     upper: float
     """Upper limit at this threshold alone (pointwise): not the claim."""
     gained: int | None = None
-    """Of a drop: questions that stopping made right; `losses` are those that it made wrong."""
+    """Questions that stopping made right, for a drop; `losses` counts those made wrong."""
     guarantees: tuple[Certified, ...] = ()
-    """All limits that hold at once, in their order, the first as above; empty where it is alone."""
+    """All limits that hold at once, starting with this one; empty if there is only one."""
     both: int | None = None
-    """With two traces a question: of how many both replies are lost; `losses` counts replies."""
+    """Questions with both of two replies lost, with two traces; `losses` then counts replies."""
     one: int | None = None
     none: int | None = None
     differing: int | None = None
-    """Where labels were planned: replies that differ, of which the first `planned_labels` were
-    labelled; `losses` are lost among these."""
+    """Replies that differ, if labels were planned: the first `planned_labels` of them were
+    labelled, and `losses` counts the lost ones among these."""
     planned_labels: int | None = None
-    """How many labels were planned for."""
+    """Number of labels planned for."""
 
     @property
     def traces(self) -> int:
@@ -170,7 +169,7 @@ class Certified:
 
     @property
     def risk(self) -> float:
-        """Share of replies that are lost; of a drop, what a question counts on average."""
+        """Share of replies lost; for a drop, the mean loss."""
         if self.differing is not None and self.planned_labels is not None:
             return share_lost(self.losses, self.differing, self.n, self.planned_labels)
         return (self.losses - (self.gained or 0)) / (self.n * self.traces)
@@ -178,20 +177,20 @@ class Certified:
 
 @dataclass(frozen=True)
 class NotCertified:
-    """Why nothing could be certified, and how many calibration labels it would take."""
+    """Why nothing was certified, and how many calibration labels it would take."""
 
     reason: str
     """Why nothing was certified."""
     labels_needed: int | None
-    """Calibration labels that would do; null where no number would at the expected risk."""
+    """Calibration labels that would suffice; null if no number would at the expected risk."""
     assumed_risk: float | None
-    """Risk that `labels_needed` assumes; 0 where fewer labels cannot certify even zero losses."""
+    """Risk that `labels_needed` assumes; 0 if there are too few labels to certify zero losses."""
 
 
 def last_passed(passed: BoolArray) -> int:
-    """Position of the last threshold before the first that fails; -1 for none.
+    """Index of the last threshold before the first failure; -1 for none.
 
-    That one is certified where thresholds are tested in an order fixed beforehand, from careful to
+    It is certified if thresholds are tested in an order fixed beforehand, from careful to
     aggressive, each at all of delta (fixed-sequence testing).
 
     References
@@ -206,7 +205,7 @@ def last_passed(passed: BoolArray) -> int:
 
 
 def power(n: int, alpha: float, delta: float, expected_risk: float) -> float:
-    """Chance that `n` calibration questions certify a threshold of the expected risk."""
+    """Probability that `n` calibration questions certify a threshold of the expected risk."""
     most = max_losses(n, alpha, delta)
     return 0.0 if most < 0 else float(scipy.stats.binom.cdf(most, n, expected_risk))
 
@@ -214,10 +213,10 @@ def power(n: int, alpha: float, delta: float, expected_risk: float) -> float:
 def labels_needed(
     alpha: float, delta: float, *, expected_risk: float, power_wanted: float = 0.8
 ) -> int | None:
-    """Smallest n such that it and all larger ones certify with the power wanted.
+    """Smallest n such that it and every larger sample certify with the power wanted.
 
-    Power is a sawtooth in n, so "the smallest n that reaches it" would often fail at n + 1.  None
-    where `expected_risk` is not below alpha, or more than a million would be needed.
+    Power is a sawtooth in n, so the smallest n that reaches it might fail at n + 1.  None if
+    `expected_risk` is not below alpha, or more than a million would be needed.
     """
     _check_level("alpha", alpha)
     _check_level("delta", delta)
@@ -231,8 +230,8 @@ def labels_needed(
         size = _last_size(losses, alpha, delta) + more
         return float(scipy.stats.binom.cdf(losses, size, expected_risk)) >= power_wanted
 
-    # Between two sizes at which a further loss is allowed the power falls, so that it is lowest at
-    # the last size of each tooth.  One question more gives a bound that rises with the losses.
+    # Power falls until the next size at which one more loss is allowed, so it is lowest at the last
+    # size of each tooth.  One question more gives a bound that rises with the losses.
     most = max_losses(_MOST_LABELS, alpha, delta)
     low, high = -1, 0
     while not reaches(high, more=1):
@@ -249,7 +248,7 @@ def labels_needed(
 
 
 def _last_size(losses: int, alpha: float, delta: float) -> int:
-    """Largest sample that allows no more than N losses, found by bisection."""
+    """Largest sample that allows no more than `losses`, found by bisection."""
     low, high = losses + 1, max(2 * (losses + 1), 1)
     while max_losses(high, alpha, delta) <= losses:
         low, high = high, 2 * high

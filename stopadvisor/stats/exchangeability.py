@@ -1,9 +1,8 @@
-"""Has the traffic changed?  An ever-valid test that new values come from where old ones came from.
+"""Has the traffic changed?  An anytime-valid test that new values are distributed like old ones.
 
-A conformal test martingale: as long as reference values and new ones are exchangeable, the ranks
-of new values among all values so far are independent and uniform, and whoever bets against that
-cannot expect to win.  It knows no risk: a change that it finds may do no harm, and one that harms
-may leave the ranks alone.
+A conformal test martingale: while reference values and new ones are exchangeable, the ranks of new
+values among all values so far are independent and uniform, and no bet against that can expect to
+win.  It says nothing about risk: a change may be harmless, and harm may leave the ranks unchanged.
 """
 
 from __future__ import annotations
@@ -16,22 +15,18 @@ from typing import Any
 __all__ = ["ExchangeabilityTest", "coarse"]
 
 _JUMP = 0.01
-"""Share of the capital that changes its bet at each value: a bet may begin late."""
-
+"""Share of the capital that moves between bets at each value, so that a bet may start late."""
 _STAY = 1 - _JUMP
-
 _MOST = 1e12
-"""Capital beyond which more says nothing; what is above is given away."""
-
-
+"""Cap on the capital; anything above is given away."""
 _REMEMBERED = 8192
-"""Values whose place on the scale is kept."""
+"""Number of values whose level is cached."""
 
 
 def coarse(value: float) -> float:
-    """A value on a fixed scale of about 9 % a step, so that few distinct ones are counted.
+    """Round a value to a scale with steps of about 9 %, so that few distinct levels are counted.
 
-    The scale is fixed beforehand and not fitted to any values: ranks stay exchangeable.
+    The scale is fixed beforehand, not fitted to the values, so ranks stay exchangeable.
     """
     if value == 0:
         return 0.0
@@ -85,7 +80,7 @@ class ExchangeabilityTest:
         return capital
 
     def _place(self, value: float) -> int:
-        """Where a value is counted; remembered until another one moves it."""
+        """Index of a value's level in the counts; cached until a new level shifts it."""
         level, levels = coarse(value), self._values
         place = bisect_left(levels, level)
         if place == len(levels) or levels[place] != level:
@@ -103,7 +98,7 @@ class ExchangeabilityTest:
 
     @classmethod
     def restore(cls, state: Mapping[str, Any]) -> ExchangeabilityTest:
-        """The test that a state was taken of."""
+        """Rebuild the test from `state()`."""
         test = cls(())
         test._values, test._counts = [*state["values"]], [*state["counts"]]
         test._number, test._bets = sum(test._counts), tuple(state["bets"])

@@ -1,8 +1,8 @@
-"""Intervals: of a share, of the difference of two paired shares, and of what is resampled.
+"""Confidence intervals for shares, for differences of paired shares, and by bootstrap.
 
-Those of counts keep their meaning where nothing or everything was counted and a bootstrap would
-give a point.  Questions are resampled, never checkpoints: a resample is a row of counts (how often
-each was drawn), so that the statistic of all resamples is one matrix product.
+Intervals for counts stay valid at 0 or n, where a bootstrap would give a point.  Questions are
+resampled, never checkpoints: a resample is a row of counts (how often each question was drawn), so
+that a statistic of all resamples is one matrix product.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = [
 ]  # fmt: skip
 
 _EDGE = 1 - 1e-12
-"""Differences of ±1 are certain events, at which the score is not defined."""
+"""The score is undefined at a difference of exactly ±1."""
 
 
 def exact_interval(count: int, n: int, level: float = 0.95) -> tuple[float, float]:
@@ -36,14 +36,14 @@ def exact_interval(count: int, n: int, level: float = 0.95) -> tuple[float, floa
 def paired_difference(
     gains: float, losses: float, n: int, level: float = 0.95
 ) -> tuple[float, float]:
-    """Score interval of ``(gains - losses) / n``, of two shares of the same questions.
+    """Score interval of ``(gains - losses) / n``, the difference of two shares of `n` questions.
 
-    `gains` are questions right the first way only, `losses` the second way only, of all `n`.
+    `gains` counts questions right only the first way, `losses` those right only the second way.
 
     Notes
     -----
-    Chosen over the question bootstrap because disagreement is rare where a policy is any good:
-    with none observed a bootstrap gives the point 0, this gives about ±3.8 / n.
+    Preferred to a bootstrap because disagreement is rare under a good policy: if none is observed,
+    a bootstrap gives the point 0, this about ±3.8 / n.
 
     References
     ----------
@@ -58,12 +58,12 @@ def paired_difference(
     estimate = (gains - losses) / n
 
     def score(difference: float) -> float:
-        # Likeliest share of losses, given the difference: root of 2n q² + b q + c = 0.
+        # Maximum-likelihood share of losses, given the difference: root of 2n q² + b q + c = 0.
         b = (2 * n - gains + losses) * difference - gains - losses
         c = -losses * difference * (1 - difference)
         q = (math.sqrt(max(b * b - 8 * n * c, 0.0)) - b) / (4 * n)
         variance = 2 * q + difference * (1 - difference)
-        # No spread at all: only without any disagreement, at a difference of exactly 0.
+        # Zero variance occurs only without any disagreement, at a difference of exactly 0.
         return (estimate - difference) * math.sqrt(n / variance) if variance > 0 else 0.0
 
     low, high = -1.0, 1.0
@@ -77,17 +77,17 @@ def paired_difference(
 # --- Resampled questions --------------------------------------------------------------------------
 
 MOST_BLOCKS = 2000
-"""Beyond this many units, evenly mixed blocks of them are resampled: memory stays bounded."""
+"""More units than this are mixed evenly into blocks, to bound memory."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Median over resamples, and two limits."""
+    """Median and confidence interval over bootstrap resamples."""
 
     median: float
-    """Over bootstrap resamples of the questions."""
+    """Median over bootstrap resamples of the questions."""
     ci95: tuple[float, float]
-    """Nominally 99 % where no loss is allowed on fit, as 95 % falls short there."""
+    """95 % interval; nominally 99 % if no loss is allowed on fit, where 95 % falls short."""
 
     @property
     def low(self) -> float:
@@ -110,24 +110,24 @@ def interval(values: FloatArray, level: float = 0.95) -> Interval:
 def ratio_interval(
     part: FloatArray, whole: FloatArray, *, n_resamples: int = 1000, rng: np.random.Generator
 ) -> Interval | None:
-    """95 % bootstrap-t interval of a ratio of sums: what stopping costs over what it replaces.
+    """95 % bootstrap-t interval of a ratio of sums, such as cost with stopping over cost without.
 
     Parameters
     ----------
     part, whole : ndarray of float, shape (n_units,)
-        Sums over what is independent of all else; those of `whole` are positive.
+        Sums of independent units; `whole` is positive.
 
     Returns
     -------
     Interval or None
-        None where there is no limit: one unit, or too many resamples of identical units.
+        None if there is no finite limit: one unit, or too many resamples of identical units.
 
     Notes
     -----
-    Each resample's distance from the ratio r of all units is taken in units of its own standard
-    error, ``sqrt(sum((part - r * whole)**2)) / sum(whole)`` (Efron and Tibshirani 1993, section
-    12.5).  Lengths of thinking are skewed: at 40 questions the percentile interval covers 90 to
-    93 %, this one 93 to 98 % (``python -m tests.long --part intervals``).
+    Each resample's distance from the overall ratio r is measured in its own standard errors,
+    ``sqrt(sum((part - r * whole)**2)) / sum(whole)`` (Efron and Tibshirani 1993, section 12.5).
+    Thinking lengths are skewed: with 40 questions the percentile interval covers 90 to 93 %, this
+    one 93 to 98 % (``python -m tests.long --part intervals``).
     """
     n = part.size
     if n < 2:
@@ -140,9 +140,9 @@ def ratio_interval(
     ratio = float(part.sum() / whole.sum())
     error = float(np.sqrt(((part - ratio * whole) ** 2).sum()) / whole.sum())
     distance = ratios - ratio
-    distance[np.abs(distance) <= 1e-9 * abs(ratio)] = 0.0  # sums that should be equal
-    errors[errors <= 1e-6 * abs(ratio)] = 0.0  # roots of differences that should be 0
-    with np.errstate(divide="ignore"):  # away, and nobody knows how far
+    distance[np.abs(distance) <= 1e-9 * abs(ratio)] = 0.0  # rounding of equal sums
+    errors[errors <= 1e-6 * abs(ratio)] = 0.0  # rounding of zero variances
+    with np.errstate(divide="ignore"):  # a distance without an error estimate is infinite
         scaled = np.divide(distance, errors, out=np.zeros_like(distance), where=distance != 0)
     tail = (1 - 0.95) / 2
     lowest = float(np.quantile(scaled, tail, method="lower"))
@@ -154,10 +154,10 @@ def ratio_interval(
 
 
 def block_sums(values: FloatArray, units: IntArray | None = None) -> FloatArray:
-    """Sums over what is resampled together, (n_blocks, n_columns): a unit, or a block of many.
+    """Sum rows that are resampled together: a unit, or a block of units; (n_blocks, n_columns).
 
-    `units`, (n_rows,), number the unit of each row of `values` from 0; every row is its own by
-    default.  There are no more than `MOST_BLOCKS` blocks.
+    `units`, (n_rows,), gives the unit of each row of `values`, numbered from 0; by default every
+    row is a unit.  There are at most `MOST_BLOCKS` blocks.
     """
     blocks = (np.arange(len(values)) if units is None else units) % MOST_BLOCKS
     return np.stack([np.bincount(blocks, column) for column in values.T], axis=1)
@@ -166,7 +166,7 @@ def block_sums(values: FloatArray, units: IntArray | None = None) -> FloatArray:
 def resample_counts(n_units: int, n_resamples: int, *, rng: np.random.Generator) -> FloatArray:
     """How often each unit is drawn in each resample; (n_resamples, n_units).
 
-    float32 holds the counts exactly and makes the products that follow cheaper.
+    float32 holds the counts exactly and makes matrix products cheaper.
     """
     draws = rng.integers(n_units, size=(n_resamples, n_units))
     draws += np.arange(n_resamples)[:, None] * n_units

@@ -1,24 +1,23 @@
-"""The exact test of what is lost where only some of the replies that differ are labelled.
+"""The exact test for losses when only some of the differing replies are labelled.
 
-Of n independent questions D have a reply that differs, and no other can be lost.  The first M of
-those, in an order that knows no outcome, are labelled, or all where there are fewer; l of these are
-lost.  "A share of alpha or more is lost" is rejected where l is small for this D.
+Of n independent questions, D have a reply that differs, and only these can be lost.  The first M of
+them, in an order independent of outcomes, are labelled (all, if fewer); l of these are lost.  "A
+share of alpha or more is lost" is rejected if l is small for this D.
 
-The null hypothesis leaves open how many replies differ.  With q the share that differs and p that
-of lost ones among them, D is binomial (n, q) and l, given D, binomial (min(D, M), p).  Most losses
-allowed never rise with D, so that a rejection gets rarer as q rises, and as p does.  Hence the null
-hypothesis is rejected most often where p q is exactly alpha; and at every q between a and b at most
-as often as with q = a and p = alpha/b.  The size is bounded by that on intervals, which are halved
-until they are below delta: no grid is trusted between its points.
+The null hypothesis leaves open how many replies differ.  With q the share that differs, and p the
+share of lost ones among them, D is binomial (n, q), and l given D is binomial (min(D, M), p).  The
+losses allowed never rise with D, so a rejection gets rarer as q or p rises.  Hence the null
+hypothesis is rejected most often where p q is exactly alpha, and for every q between a and b at
+most as often as with q = a and p = alpha/b.  The size is bounded that way on intervals, which are
+halved until the bound is below delta: no grid is trusted between its points.
 
-While D is at most M every label is known, and as many may be lost as the exact binomial test of all
-n allows at nearly delta; the rest of delta is for a larger D.  With M = n it is that test at delta.
-Above M, l D/M estimates how many of n are lost.  Under the null hypothesis its variance is about
-n alpha (1 - alpha) from the questions and n alpha (D - n alpha)/M from the labels; the estimate has
-to lie a number of these standard deviations below n alpha: the smallest number whose size is at
-most delta.
+While D is at most M, every label is known, and the exact binomial test of all n applies at nearly
+delta; the rest of delta is for larger D.  With M = n it is exactly that test.  Above M, l D/M
+estimates the number lost.  Under the null hypothesis its variance is about n alpha (1 - alpha) from
+the questions plus n alpha (D - n alpha)/M from the labels.  The estimate has to be k standard
+deviations below n alpha, with the smallest k that keeps the size within delta.
 
-numpy alone: a policy's certificate is recomputed by it where it is loaded.
+Needs only numpy, because a policy's certificate is recomputed on load.
 """
 
 from __future__ import annotations
@@ -38,24 +37,24 @@ __all__ = [
 ]  # fmt: skip
 
 MOST_SAMPLED = 20_000
-"""Questions of one test; its cost grows with their root."""
+"""Most questions of one test; its cost grows with their square root."""
 _FIRST = 32
-"""Intervals that are tried before any is halved."""
+"""Number of intervals to begin with."""
 _NARROWEST = 2e-4
-"""Relative width at which an interval that is still too high counts as too high: the size is then
-overstated by about a hundredth of itself."""
+"""Relative width below which an interval is not halved again; the size is then overstated by about
+1 %."""
 _REACH = 9.0
-"""Standard deviations beyond which a binomial is left out; that mass counts as rejected."""
+"""Standard deviations beyond which binomial mass is left out, and counted as rejected."""
 _BEYOND = 1e-12
 _WIDEST = 16.0
 _RESERVED = 0.04
-"""Of delta, for more differing replies than labels."""
+"""Share of delta kept for samples with more differing replies than labels."""
 _STEPS = 14
-"""Halvings in a search for a critical value or a limit."""
+"""Bisection steps in a search for a critical value or a limit."""
 
 
 def _region(n: int, labels: int, alpha: float, most: int, deviations: float) -> IntArray:
-    """Most lost labelled replies at which the test rejects, by how many differ; shape (n + 1,)."""
+    """Most lost labelled replies for a rejection, by number of differing ones; shape (n + 1,)."""
     differing, expected = np.arange(labels + 1, n + 1), n * alpha
     variance = expected * (1 - alpha) + expected * np.maximum(differing - expected, 0) / labels
     allowed = labels / differing * (expected - deviations * np.sqrt(variance))
@@ -64,7 +63,7 @@ def _region(n: int, labels: int, alpha: float, most: int, deviations: float) -> 
 
 
 def _chance(most: IntArray, labels: int, q: FloatArray, p: FloatArray) -> FloatArray:
-    """Probability of a region, at each pair of shares, never understated; `q` ascending."""
+    """Upper bound on a region's probability at each pair of shares; `q` is ascending."""
     n, k = most.size - 1, int(most[0])
     reach = _REACH * np.sqrt(n * q * (1 - q)) + _REACH**2 / 2
     low = max(0, math.floor((n * q - reach).min()))
@@ -72,7 +71,7 @@ def _chance(most: IntArray, labels: int, q: FloatArray, p: FloatArray) -> FloatA
     q, p = q[:, None], p[:, None]
     differing = np.arange(low, high + 1)
     passes = np.ones((q.size, differing.size))
-    # With every label known: F(k; d + 1, p) is F(k; d, p) less p times the mass at k of d.
+    # With every label known: F(k; d + 1, p) is F(k; d, p) minus p times the mass at k of d.
     below = np.arange(k, labels)
     every = 1 - np.cumsum(p * binomial_mass(k, below, p), axis=1)  # of k + 1 to `labels`
     between = (differing > k) & (differing <= labels)
@@ -102,13 +101,13 @@ def _is_at_most(most: IntArray, labels: int, alpha: float, delta: float) -> bool
 
 
 def _chances(most: IntArray, labels: int, q: FloatArray, p: FloatArray) -> FloatArray:
-    """The same in parts, for which the same numbers of differing replies are likely."""
+    """`_chance` in parts, each with a narrow range of likely D."""
     parts = [slice(k, k + _FIRST) for k in range(0, q.size, _FIRST)]
     return np.concatenate([np.empty(0), *(_chance(most, labels, q[k], p[k]) for k in parts)])
 
 
 def _most_of_all(n: int, labels: int, alpha: float, delta: float) -> int:
-    """Most losses of the exact binomial test; -1 where it passes nothing."""
+    """Most losses that the exact binomial test allows; -1 if even 0 fail."""
     low, high = -1, n
     delta *= 1 if labels >= n else 1 - _RESERVED
     while high - low > 1:
@@ -119,27 +118,27 @@ def _most_of_all(n: int, labels: int, alpha: float, delta: float) -> int:
 
 @lru_cache(maxsize=256)
 def most_lost_labelled(n: int, labels: int, alpha: float, delta: float) -> IntArray:
-    """Most lost labelled replies that exclude a share of alpha or more, by how many differ.
+    """Most lost labelled replies that certify a share below alpha, by number of differing ones.
 
     Parameters
     ----------
     n : int
-        Questions.
+        Number of questions.
     labels : int
-        How many of the replies that differ, the first, are labelled; all of them from `n` on.
+        Number of differing replies that are labelled; all of them if `n` or more.
     alpha, delta : float
         Share of lost replies among all questions, and size of the test.
 
     Returns
     -------
     ndarray of int, shape (n + 1,)
-        Never rising; -1 where not even no loss excludes it.
+        Never rising; -1 where even 0 losses do not certify it.
     """
     _check(n, labels, alpha, delta)
     most = _most_of_all(n, labels, alpha, delta)
     found = np.full(n + 1, most)
     if most >= 0 and labels < n:
-        # Where nothing is allowed beyond M, the test of all questions bounds the size.
+        # With no rejection beyond M at all, the test of all questions bounds the size.
         best, low, high = math.inf, 0.0, _WIDEST
         for _ in range(_STEPS):
             middle = (low + high) / 2
@@ -155,7 +154,7 @@ def most_lost_labelled(n: int, labels: int, alpha: float, delta: float) -> IntAr
 def sample_passes(
     lost: int, differing: int, n: int, labels: int, alpha: float, delta: float
 ) -> bool:
-    """Whether the lost among the labelled of the differing replies exclude alpha or more."""
+    """Whether `lost` labelled replies, of `differing`, certify a share below alpha."""
     _check(n, labels, alpha, delta)
     most = _most_of_all(n, labels, alpha, delta)
     if lost > most or differing <= labels:
@@ -176,7 +175,7 @@ def labelled_first(differs: BoolArray, order: IntArray, labels: int) -> BoolArra
 
 
 def share_lost(lost: int, differing: int, n: int, labels: int) -> float:
-    """Share of all questions that are lost, by what the labelled replies show."""
+    """Estimated share of all questions that are lost."""
     return lost * max(differing / labels, 1.0) / n
 
 

@@ -1,8 +1,4 @@
-"""How far a score can be read as a probability: reliability bins, ECE and Brier score.
-
-Takes probabilities and outcomes as arrays.  Knows neither where they come from nor what is done
-about a bad one.
-"""
+"""How well a score works as a probability: reliability bins, ECE, Brier score and AUROC."""
 
 from __future__ import annotations
 
@@ -18,26 +14,26 @@ __all__ = ["Reliability", "auroc", "reliability"]
 
 @dataclass(frozen=True)
 class Reliability:
-    """Predicted probability against what came true, in bins of equal width, without empty bins."""
+    """Predicted probability against observed frequency, in bins of equal width; none is empty."""
 
     low: tuple[float, ...]
     """Lower edge of each bin."""
     high: tuple[float, ...]
-    """Upper edge."""
+    """Upper edge of each bin."""
     count: tuple[int, ...]
-    """Predictions in it."""
+    """Predictions in each bin."""
     predicted: tuple[float, ...]
-    """Their mean."""
+    """Mean prediction."""
     observed: tuple[float, ...]
-    """Share that came true."""
+    """Observed frequency."""
     ece: float
-    """Expected calibration error: mean distance of the two, weighed by `count`."""
+    """Expected calibration error: mean distance of the two, weighted by `count`."""
     brier: float
     """Mean squared distance of prediction and outcome."""
 
 
 def reliability(probability: FloatArray, outcome: BoolArray, *, n_bins: int = 10) -> Reliability:
-    """Hold predictions in 0-1 against outcomes of the same shape.
+    """Compare predictions in 0-1 with outcomes of the same shape.
 
     Raises CalibrationError without a prediction, or for one outside 0-1.
 
@@ -71,9 +67,9 @@ def reliability(probability: FloatArray, outcome: BoolArray, *, n_bins: int = 10
 
 
 def auroc(score: FloatArray, outcome: BoolArray) -> float | None:
-    """Chance that a right answer scores higher than a wrong one, ties counted half.
+    """Probability that a right answer scores higher than a wrong one; ties count half.
 
-    None where only one class was seen.  Mann and Whitney's U over the number of pairs.
+    None if there is only one class.  Mann-Whitney U divided by the number of pairs.
     """
     values, hits = np.ravel(score), np.ravel(outcome)
     n_right = int(hits.sum())

@@ -1,9 +1,9 @@
-"""Is a promise still kept?  Tests that may be read after every request, for ever.
+"""Is a promise still kept?  Anytime-valid tests on randomly audited requests.
 
-A known share of requests is audited at random: full thinking is finished in the background and
-compared with the reply.  A request that was not audited counts 0, an audited one its loss divided
-by its share, so a request's expected count is its risk whatever the share is.  Arrays and numbers
-only: knows no requests, no files and no clock.  Runs inside a server, so numpy is all it needs.
+A known share of requests is audited: full thinking is finished in the background and compared with
+the reply.  A request that was not audited counts 0, an audited one its loss divided by the share,
+so a request's expected count is its risk, whatever the share.  Runs inside a server, so it needs
+only numpy.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ from stopadvisor.ground.errors import CalibrationError
 __all__ = ["AuditProcess", "AuditTest", "betting_upper_limit", "requests_to_alarm"]
 
 _RATIOS = (1.25, 1.5, 2.0, 3.0, 5.0)
-"""Multiples of alpha at which each bet grows fastest, where a loss is 0 or 1."""
+"""Risks, as multiples of alpha, at which each bet grows fastest, for losses of 0 or 1."""
 
 _PARTS = (0.1, 0.2, 0.35, 0.55, 0.8)
-"""Where a loss can be -1: bets as parts of the largest that no audit can bankrupt.  The small ones
-still grow where gains and open audits leave little of a broken promise to be seen."""
+"""Bets for losses that can be -1, as parts of the largest that no audit can bankrupt.  Small bets
+still grow when gains and open audits hide most of a broken promise."""
 
 _ONES = (1.0,) * len(_RATIOS)
 
 _MOST_STAKE = 0.9
-"""Largest bet, as a part of the one that a request without a loss would bankrupt."""
+"""Largest bet, as a part of the bet that a single request without a loss would bankrupt."""
 
 _SHARES = np.array([0.95, 0.75, *(2.0**-k for k in range(1, 15))])
-"""Bets of the upper limit, as parts of the largest; small ones for long streams."""
+"""Bets of the upper limit, as parts of the largest; the small ones are for long streams."""
 
 _MOST_SUM = 1e300
-"""Sums are cut off here, far above any alarm."""
+"""Cap on sums, far above any alarm."""
 
 
 @dataclass(frozen=True)
 class AuditTest:
-    """What is tested, settled before the first request; CalibrationError where out of range."""
+    """Settings of the test, fixed before the first request; CalibrationError if out of range."""
 
     alpha: float
-    """The risk that is allowed, in (0, 1)."""
+    """Allowed risk, in (0, 1)."""
     delta: float = 0.05
     """Largest probability that `AuditProcess.is_broken` is ever true although no request's risk
     exceeds alpha, in (0, 1)."""
     least_share: float = 0.02
-    """No request is audited with a smaller probability, in (0, 1]."""
+    """Smallest probability with which any request is audited, in (0, 1]."""
     change: float = 1e5
-    """Where no risk exceeds alpha, `AuditProcess.has_changed` first turns true after this many
-    requests on average, or later; above 1."""
+    """Mean number of requests, at least, until a false `AuditProcess.has_changed`, while no risk
+    exceeds alpha; above 1."""
     gains: bool = False
-    """Whether a loss can be -1, as that of `drop` can."""
+    """Whether a loss can be -1, as for `drop`."""
 
     def __post_init__(self) -> None:
         for name, value, top in (
@@ -70,10 +70,10 @@ class AuditTest:
 
     @property
     def stakes(self) -> tuple[float, ...]:
-        """The bets; none lets a factor ``1 + stake * (loss / share - alpha)`` reach 0.
+        """The bets, none of which lets a factor ``1 + stake * (loss / share - alpha)`` reach 0.
 
-        Where a loss is 0 or 1, ``(ratio - 1) / (1 / least_share - alpha)`` grows fastest at a risk
-        of ratio times alpha.  Where it can be -1, a bet must stay below
+        For losses of 0 or 1, ``(ratio - 1) / (1 / least_share - alpha)`` grows fastest at a risk of
+        ratio times alpha.  If a loss can be -1, a bet must be below
         ``1 / (1 / least_share + alpha)``.
         """
         if self.gains:
@@ -83,7 +83,7 @@ class AuditTest:
 
 
 _Open = tuple[float, list[float], list[float]]
-"""An audit without a result yet: its share, `logs` and `sums` once its request was counted."""
+"""An audit without a result yet: its share, and `logs` and `sums` right after its request."""
 
 
 @dataclass
@@ -92,17 +92,17 @@ class AuditProcess:
 
     Notes
     -----
-    `e_value` is ``mean over stakes of prod(1 + stake * (loss / share - alpha))``.  Where no
-    conditional risk exceeds alpha each product is a nonnegative supermartingale that starts at 1,
+    `e_value` is ``mean over stakes of prod(1 + stake * (loss / share - alpha))``.  If no
+    conditional risk exceeds alpha, each product is a nonnegative supermartingale that starts at 1,
     so the probability that `e_value` *ever* reaches ``1 / delta`` is at most delta (Ville).
 
     `detector` is the Shiryaev-Roberts sum ``M_t = (M_{t-1} + 1) * e_t``, averaged over the same
-    stakes.  Where nothing has changed it takes c requests on average, or more, to reach c; where
-    the risk rises after a long quiet time it gets there sooner than the e-value.
+    stakes.  If nothing has changed, it takes at least c requests on average to reach c; if the risk
+    rises after a long quiet time, it gets there sooner than the e-value.
 
-    An audit without a result counts the least it can turn out to be (0, or -1 where gains count) in
-    both, at the place of its request.  So both are never above what they would be with all results
-    known, whatever decides which results come, and in which order.  In `upper_limit` it counts 1.
+    An audit without a result counts as its smallest possible loss (0, or -1 if gains count) in
+    both, in its request's place.  So neither ever exceeds its value with all results known,
+    whatever decides which results arrive, and in which order.  In `upper_limit` it counts 1.
 
     References
     ----------
@@ -127,7 +127,7 @@ class AuditProcess:
     sums: list[float] = field(default_factory=lambda: [0.0] * len(_RATIOS))
     """Shiryaev-Roberts sum of each stake."""
     losses: dict[float, int] = field(default_factory=dict)
-    """How many requests have each loss divided by share, 0 left out; an open audit's loss is 1."""
+    """Number of requests for each nonzero loss divided by share; an open audit's loss is 1."""
     _open: dict[Hashable, _Open] = field(default_factory=dict, repr=False)
     _quiet: tuple[float, ...] = field(init=False, repr=False)
     _factors: tuple[float, ...] = field(init=False, repr=False)
@@ -152,13 +152,13 @@ class AuditProcess:
 
     @property
     def is_broken(self) -> bool:
-        """Whether the e-value stands at ``1 / delta`` or above."""
-        # A mean is no larger than the largest: most of the time that settles it.
+        """Whether the e-value is ``1 / delta`` or more."""
+        # The mean is at most the maximum, which usually settles it.
         return max(self.logs) >= self._limit and self.e_value >= 1 / self.test.delta
 
     @property
     def has_changed(self) -> bool:
-        """Whether the detector stands at `AuditTest.change` or above."""
+        """Whether the detector is `AuditTest.change` or more."""
         return sum(self.sums) / len(self.sums) >= self.test.change
 
     def open_keys(self) -> tuple[Hashable, ...]:
@@ -170,7 +170,7 @@ class AuditProcess:
         return key in self._open
 
     def give_up(self, key: Hashable) -> None:
-        """Wait no longer for an audit's result; it counts as open for ever."""
+        """Stop waiting for an audit's result; it counts as open forever."""
         self._open.pop(key, None)
 
     def count(self, requests: int = 1) -> None:
@@ -187,9 +187,9 @@ class AuditProcess:
             self.requests += requests
 
     def audit(self, key: Hashable, share: float) -> None:
-        """Count a request that was picked for audit with this probability.
+        """Count a request that was picked for audit with probability `share`.
 
-        Its result comes by `resolve` under the same key, or never.
+        Report its result, if there ever is one, with `resolve` and the same key.
         """
         if not self.test.least_share <= share <= 1:
             raise CalibrationError(
@@ -206,7 +206,7 @@ class AuditProcess:
         self._open[key] = (share, self.logs, self.sums)
 
     def resolve(self, key: Hashable, loss: int) -> None:
-        """Put an audit's result where its request stands: 1, 0, or -1 where gains count."""
+        """Set an audit's result in its request's place: 1, 0, or -1 if gains count."""
         if key not in self._open:
             raise CalibrationError(f"no audit {key!r} is open")
         least = -1 if self.test.gains else 0
@@ -230,7 +230,7 @@ class AuditProcess:
         for k, log_factor in enumerate(self._logs_of(loss / share)):
             rise = log_factor - counted[k]
             log, partial = logs_then[k], sums_then[k] * math.expm1(rise)
-            # Every sum that began at or before this request holds its factor.
+            # Every sum that began at or before this request contains its factor.
             for _, logs, sums in later:
                 sums[k] = min(sums[k] + partial * math.exp(logs[k] - log), _MOST_SUM)
                 logs[k] += rise
@@ -253,7 +253,7 @@ class AuditProcess:
 
     @classmethod
     def restore(cls, test: AuditTest, state: Mapping[str, Any]) -> AuditProcess:
-        """Rebuild the process that a state was taken of, under the same test."""
+        """Rebuild the process from `state()`, under the same test."""
         process = cls(
             test, state["requests"], [*state["logs"]], [*state["sums"]], dict(state["losses"])
         )
@@ -262,10 +262,10 @@ class AuditProcess:
         return process
 
     def join(self, other: AuditProcess) -> None:
-        """Add another replica's stream; the audits that it has open are given up.
+        """Add another replica's stream; its open audits are given up.
 
-        Products of independent bets multiply.  Sums of the detector add up: each grows by no more
-        than one a request on average, and so does their sum.
+        Products of independent bets multiply.  The detector's sums add up: each grows by at most
+        one per request on average, and so does the total.
         """
         self.requests += other.requests
         self.logs = list(map(operator.add, self.logs, other.logs))
@@ -278,7 +278,7 @@ class AuditProcess:
         return tuple(math.log1p(stake * (loss - self.test.alpha)) for stake in self.test.stakes)
 
     def _multiply(self, logs: tuple[float, ...], factors: tuple[float, ...]) -> None:
-        # New lists: open audits hold the old ones.
+        # New lists, because open audits refer to the old ones.
         self.logs = list(map(operator.add, self.logs, logs))
         self.sums = list(map(operator.mul, map(operator.add, self.sums, _ONES), factors))
         self.requests += 1
@@ -287,25 +287,25 @@ class AuditProcess:
 def betting_upper_limit(
     requests: int, losses: Mapping[float, int], *, delta: float, least_share: float
 ) -> float:
-    """Upper limit of a risk that does not change, read at any time.
+    """Anytime-valid upper limit of a constant risk.
 
     Parameters
     ----------
     requests : int
-        All of them, audited or not.
+        Number of requests, audited or not.
     losses : mapping of float to int
-        How many requests have each loss divided by share; all others have 0.
+        Number of requests for each nonzero loss divided by share.
 
     Returns
     -------
     float
         The largest risk in (0, 1] that is not rejected; with probability ``1 - delta`` it is above
-        the risk at all times at once.
+        the true risk at all times.
 
     Notes
     -----
     ``mean over stakes of prod(1 - stake * (loss / share - risk))`` with stakes from 0 to
-    ``1 / (1 / least_share - risk)``.  The share of requests that stop plays no part.
+    ``1 / (1 / least_share - risk)``.  The share of requests that stop does not matter.
     """
     counted = sum(losses.values())
     if requests < counted:
@@ -336,18 +336,18 @@ def requests_to_alarm(
     Parameters
     ----------
     risk, share : float
-        Risk of each request, from the first on, and the share of requests that are audited.
+        Risk of every request, and the share of requests that are audited.
     gained : float, optional
-        Share of requests with a loss of -1, where gains count.
+        Share of requests with a loss of -1, if gains count.
     stops : float, optional
         Share of requests that stop.
     dropped : float, optional
-        Share of audits of stops that never have a result.
+        Share of stopped requests' audits that never get a result.
 
     Returns
     -------
     float
-        Infinity where half of the streams have no alarm after 2,400 counted losses and gains.
+        Infinity if half of the streams have no alarm after 2,400 losses and gains.
     """
     up = share * (1 - dropped) * (risk + gained)
     down = share * ((1 - dropped) * gained + dropped * stops) if test.gains else 0.0
@@ -375,7 +375,7 @@ def requests_to_alarm(
 
 
 def _root(excess: Callable[[float], float]) -> float:
-    """Where a growing function crosses 0 in (0, 1), from above; 1 where it does not."""
+    """Where an increasing function crosses 0 in (0, 1), rounded up; 1 if it does not."""
     low, high = 1e-12, math.nextafter(1, 0)
     if excess(high) <= 0:
         return 1.0
