@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,9 +23,8 @@ from stopadvisor.collection.markers import (
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.probes.asking import RawTrace
 from stopadvisor.probes.trigger import marker_positions
-from tests.engines.fake_server import words as tiny_reasoner
-from tests.engines.tiny import byte_tokenizer
 
+TINY = Path(__file__).parents[2] / "samples" / "tiny-reasoner"
 TEXT = (
     "So 7 is it.\n\nWait, no. But then 3+4=7? Hmm, I will wait, but not long.\n"
     "Hold on, again: But of course.\nHowever, the Butter is here. Wait: Waiting is long.\n"
@@ -75,11 +75,20 @@ def _trained(backend: Any, alphabet: list[str]) -> Fast:
     return Fast(backend)
 
 
+def bytes_alone() -> Fast:
+    """A token for each byte."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Tokenizer(BPE(vocab={byte: i for i, byte in enumerate(alphabet)}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    return Fast(backend)
+
+
 KINDS: dict[str, Callable[[], Fast]] = {
     "byte level": byte_level,
     "metaspace": metaspace,
-    "bytes alone": lambda: Fast(byte_tokenizer().backend_tokenizer),
-    "tiny reasoner": lambda: Fast(tiny_reasoner().tokenizer.backend_tokenizer),
+    "bytes alone": bytes_alone,
+    "tiny reasoner": lambda: Fast(Tokenizer.from_file(str(TINY / "tokenizer.json"))),
 }
 
 

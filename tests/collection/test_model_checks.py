@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from stopadvisor.ground.progress import NullProgress
 from stopadvisor.ground.results import to_json
 from stopadvisor.probes.asking import ProbePlan, RawTrace
 from stopadvisor.workload.questions import Question, read_workload
-from tests.engines.tiny import TEMPLATE, byte_tokenizer
 from tests.scripted import ScriptedEngine, write_sums
 
 PLAN = ProbePlan(budgets=(0, 40, 90), cue="\n\nFinal answer:", max_think=256)
@@ -132,6 +132,18 @@ def test_cue_has_two_limits(questions: tuple[Question, ...], wrong: int, status:
     assert check(engine, questions)[1]["cue"] == status
 
 
+class Agreeing(Grader):
+    """Finds every two answers equivalent, and records what it was asked."""
+
+    asked: Sequence[tuple[str, str, str | None]] = ()
+
+    def grade_many(
+        self, items: Sequence[tuple[str, str, str | None]], questions: Sequence[str] = ()
+    ) -> list[bool]:
+        self.asked = self.asked or items
+        return [True] * len(items)
+
+
 def test_equal_values_in_unequal_spelling_agree(questions: tuple[Question, ...]) -> None:
     class Spelled(ScriptedEngine):
         def probe(self, prompts: Any, plan: ProbePlan) -> list[RawTrace]:
@@ -145,7 +157,9 @@ def test_equal_values_in_unequal_spelling_agree(questions: tuple[Question, ...])
             ]
 
     algebra = tuple(replace(q, task="math") for q in questions[:2])
-    assert check(Spelled(), algebra)[0].agreement == 1.0
+    grader = Agreeing()
+    assert run_preflight(Spelled(), algebra, PLAN, grader=grader).agreement == 1.0
+    assert grader.asked == [("math", "$(x+1)^2$", "$x^2+2x+1$")] * 2
 
 
 def test_a_cap_below_32_is_tried_as_it_is(questions: tuple[Question, ...]) -> None:
@@ -158,12 +172,20 @@ def test_a_cap_below_32_is_tried_as_it_is(questions: tuple[Question, ...]) -> No
 # --- Markers and template, where the engine shows its chat ----------------------------------------
 
 
+def chat(template: str | None = None, *, think: bool = True, **options: Any) -> Chat:
+    """The chat of a tokenizer of bytes; imported here because it loads torch."""
+    from tests.engines.tiny import TEMPLATE, byte_tokenizer
+
+    tokenizer = byte_tokenizer(template=template or TEMPLATE, think=think)
+    return Chat.of(tokenizer, **options)
+
+
 def detail(report: PreflightReport, name: str) -> str:
     return next(c.detail for c in report.checks if c.name == name)
 
 
 def test_markers_of_one_token_and_an_appended_opener(questions: tuple[Question, ...]) -> None:
-    report, status = check(ScriptedEngine(chat=Chat.of(byte_tokenizer())), questions)
+    report, status = check(ScriptedEngine(chat=chat()), questions)
     assert (status["marker-ids"], status["template"]) == ("pass", "pass")
     assert detail(report, "marker-ids") == (
         "opener '<think>' is 1 token, closer '</think>' is 1 token, unchanged through text"
@@ -172,8 +194,7 @@ def test_markers_of_one_token_and_an_appended_opener(questions: tuple[Question, 
 
 
 def test_a_marker_that_its_text_does_not_give_back(questions: tuple[Question, ...]) -> None:
-    whole = Chat.of(byte_tokenizer())
-    pieces = Chat.of(byte_tokenizer(think=False), think_open="<think>", think_close="</think>")
+    whole, pieces = chat(), chat(think=False, think_open="<think>", think_close="</think>")
     engine = ScriptedEngine(chat=replace(whole, closer=pieces.closer))
     report, status = check(engine, questions)
     assert status["marker-ids"] == "warn"
@@ -181,8 +202,8 @@ def test_a_marker_that_its_text_does_not_give_back(questions: tuple[Question, ..
 
 
 def test_a_template_that_opens_thinking_itself(questions: tuple[Question, ...]) -> None:
-    chat = Chat.of(byte_tokenizer(), template_kwargs={"opens": True})
-    report, status = check(ScriptedEngine(chat=chat), questions)
+    engine = ScriptedEngine(chat=chat(template_kwargs={"opens": True}))
+    report, status = check(engine, questions)
     assert status["template"] == "pass"
     assert detail(report, "template") == (
         "the chat template opens thinking itself; it ends in 'swer:\".<bot><think>\\n'"
@@ -190,8 +211,10 @@ def test_a_template_that_opens_thinking_itself(questions: tuple[Question, ...]) 
 
 
 def test_a_template_that_opens_thinking_for_some(questions: tuple[Question, ...]) -> None:
+    from tests.engines.tiny import TEMPLATE
+
     some = TEMPLATE.replace("opens is defined and opens", "'1 +' in messages[-1].content")
-    report, status = check(ScriptedEngine(chat=Chat.of(byte_tokenizer(template=some))), questions)
+    report, status = check(ScriptedEngine(chat=chat(some)), questions)
     assert status["template"] == "warn"
     assert "opens thinking itself for 2/16 questions only" in detail(report, "template")
 

@@ -377,8 +377,8 @@ def test_a_line_that_a_kill_cut_anywhere_was_no_look_unless_it_is_whole(run: Pat
         assert (again.number, len(looks(run))) == (1, 4)
 
 
-# Runs an act in each folder, in a process of its own that is killed before the k-th of its calls
-# that open, write, sync or replace a file, or in the middle of that write.
+# Runs an act in each ACT/k folder, in a process of its own that is killed before the k-th of its
+# calls that open, write, sync or replace a file, or in the middle of that write.
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
@@ -400,12 +400,11 @@ def kill_at(number):
     for name in ("open", "write", "fsync", "replace"):
         setattr(os, name, killed(name, getattr(os, name)))
 
-act, *folders = sys.argv[1:]
-for number, folder in enumerate(map(Path, folders), start=1):
+for folder in map(Path, sys.argv[1:]):
     child = os.fork()
     if not child:
-        kill_at(number)
-        ACTS[act](folder)
+        kill_at(int(folder.name))
+        ACTS[folder.parent.name.rstrip("-")](folder)
         (folder / "done").touch()
         os._exit(0)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
@@ -420,31 +419,30 @@ ACTS: dict[str, Callable[[Path], object]] = {
 TORN = '{"look": 4, "ti'
 
 
+CASES = {"look": "", "look-": TORN, "result": TORN, "shown": "", "regraded": TORN, "check": ""}
+"""The half-written last line before an act, by the name of its folders."""
+KILLS = 30
+"""More than there are calls to be killed at."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("act", "tail"),
-    [
-        ("look", ""),
-        ("look", TORN),
-        ("result", TORN),
-        ("shown", ""),
-        ("regraded", TORN),
-        ("check", ""),
-    ],
-)
-def test_killed_at_any_write_no_line_is_lost(
-    run: Path, tmp_path_factory: pytest.TempPathFactory, act: str, tail: str
-) -> None:
+def test_killed_at_any_write_no_line_is_lost(run: Path, tmp_path_factory: Any) -> None:
     take_look(run, ["d"], {"alpha": 0.1}, delta=0.05, lines=["1", "2"])
     before = (run / LOOKS).read_text(encoding="utf-8")
-    (run / LOOKS).write_text(before + tail, encoding="utf-8")
     copies = tmp_path_factory.mktemp("copies")
-    folders = [copies / str(number) for number in range(30)]
+    folders = [copies / name / str(k) for name in CASES for k in range(1, KILLS + 1)]
     for folder in folders:
         shutil.copytree(run, folder)
-    program = [sys.executable, "-c", _KILLED, act, *map(str, folders)]
+        (folder / LOOKS).write_text(before + CASES[folder.parent.name], encoding="utf-8")
+    program = [sys.executable, "-c", _KILLED, *map(str, folders)]
     done = subprocess.run(program, capture_output=True, text=True, check=True)
     codes = list(map(int, done.stdout.split()))
+    for number, name in enumerate(CASES):
+        here = slice(number * KILLS, (number + 1) * KILLS)
+        _check_killed(name.rstrip("-"), before, folders[here], codes[here])
+
+
+def _check_killed(act: str, before: str, folders: Sequence[Path], codes: Sequence[int]) -> None:
     survivor = codes.index(0)
     assert survivor >= 8
     assert codes == [-signal.SIGKILL] * survivor + [0] * (len(codes) - survivor)

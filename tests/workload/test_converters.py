@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,8 +17,6 @@ from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.workload.converters import BENCHMARKS, convert, load_rows
 from stopadvisor.workload.questions import read_workload
 from tests.material import Call
-
-datasets = pytest.importorskip("datasets")
 
 GPQA = {
     "Record ID": "rec01",
@@ -93,6 +92,8 @@ LINES: dict[str, dict[str, str]] = {
 def write(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".parquet":
+        import datasets
+
         datasets.Dataset.from_list(list(rows)).to_parquet(str(path))
     elif path.suffix == ".csv":
         with path.open("w", encoding="utf-8", newline="") as file:
@@ -110,8 +111,11 @@ def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, st
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+def datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The library, with a cache of its own; imported late because it takes a second."""
+    library: ModuleType = pytest.importorskip("datasets")
+    monkeypatch.setattr(library.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    return library
 
 
 # --- Every data set, in its own columns and through the library -----------------------------------
@@ -269,7 +273,7 @@ def test_a_bad_file_is_one_clear_line(
 
 
 def test_a_hub_out_of_reach_is_one_clear_line(
-    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch, datasets: ModuleType
 ) -> None:
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     code, out, err = call("gsm8k", "-o", tmp_path / "w.jsonl")
