@@ -188,15 +188,22 @@ _MOST_RUNGS = 3
 """Before the reference: up to this many all selections are tried, beyond that all rungs or one."""
 _RIDGE = 1.0
 _GIVING_UP = ("rung-confidence", "rung-learned")
-"""What tells a reply that is wrong from one that is unsure; a cap shows nothing of either."""
+"""Families whose scores tell a reply that is wrong from one that is unsure.  A cap abandons every
+reply that it does not serve, at the same length; a first answer agrees with no other, so that its
+agreement says nothing."""
 _GIVEN_UP = 0.25
-"""Of the replies, how many the boldest step of a path gives up where they are to be served."""
+"""With `reply`, the share of the replies that the boldest step of a path may give up."""
+_LEVELS = 16
+"""Levels tried for each step, at even quantiles of the scores."""
+_PAYS = 2.0
+"""Standard errors by which giving up must save on fit questions: of several levels the best one is
+best by luck, too."""
 
 
 def _rung_candidates(
     fit: FitData, families: Sequence[str], on_give_up: OnGiveUp
 ) -> Iterator[ThresholdSequence]:
-    """Measure every family on the selections of rungs that suit it; some with giving up."""
+    """Measure every family on the selections of rungs that suit it, giving up where that pays."""
     rungs = fit.table.rungs
     assert rungs is not None  # `candidates` asks
     for columns in _selections(rungs):
@@ -218,9 +225,11 @@ def _rung_candidates(
         for climb, scores in filter(None, found):
             if not climb.path:
                 continue
-            yield sequence_of(fit, _rule(climb, fit, scores))
-            if (levels := _levels(fit, climb, scores, on_give_up)) is not None:
-                gives_up = replace(climb, on_give_up=on_give_up, give_up=levels)
+            gives_up = _giving_up(fit, climb, scores, on_give_up)
+            # Escalating takes the place of the plain rule: it loses no more, and costs less.
+            if gives_up is None or on_give_up == "reply":
+                yield sequence_of(fit, _rule(climb, fit, scores))
+            if gives_up is not None:
                 yield sequence_of(fit, _rule(gives_up, fit, scores))
 
 
@@ -353,34 +362,40 @@ def _learned(
     return _climb(fit, "rung-learned", columns, path, model), scores
 
 
-def _levels(
+def _giving_up(
     fit: FitData, climb: Climb, scores: FloatArray, on_give_up: OnGiveUp
-) -> tuple[float, ...] | None:
-    """Below which score each step gives up; None where that can bring nothing.
+) -> Climb | None:
+    """The rule with a level for each step, below which it gives up; None where none pays.
 
-    A reply that is served so loses what it loses: the boldest step serves the lowest quarter of
-    all, and the most careful one none.  To ask the reference at once loses nothing, so that every
-    step has the level at which it saves most: what the rungs between would cost, less what they
-    would save by being right.
+    With `escalate` any rung but the last cheap one may give up, and each step has the level at
+    which its climbs cost least: all rungs share it, as they share the threshold.  With `reply` the
+    boldest step gives up the lowest quarter of the replies and the most careful one none; the test
+    counts what that loses.
     """
     rungs, columns = fit.table.rungs, list(climb.columns)
     assert rungs is not None
-    asked = [block for block in rungs.blocks if columns[0] <= block[0] <= columns[-1]]
-    if climb.family not in _GIVING_UP or any(len(block) > 1 for block in asked):
+    sampled = any(len(block) > 1 and block[0] in columns for block in rungs.blocks)
+    if climb.family not in _GIVING_UP or sampled:
         return None
-    served = rungs.served[:, columns]
+    shown, steps = scores[rungs.served[:, columns]], len(climb.path)
     if on_give_up == "reply":
-        shares = np.linspace(_GIVEN_UP, 0.0, len(climb.path))
-        levels = np.quantile(scores[served], shares, method="lower")
-        return tuple(levels.tolist())
-    between = columns[1:]
-    price, losses = rungs.spent.price, fit.loss.of(fit.table)
-    is_right = (rungs.served[:, between] & (losses[:, between] <= 0)).any(axis=1)
-    gain = price[:, between].sum(axis=1) - is_right * price[:, -1]
-    rows = np.flatnonzero(served[:, 0])
-    rows = rows[np.argsort(scores[rows, 0], kind="stable")]
-    saved = np.cumsum(gain[rows])
-    best = int(saved.argmax()) if saved.size else 0
-    if not between or best + 1 >= saved.size or saved[best] <= 0:
+        levels = np.quantile(shown, np.linspace(_GIVEN_UP, 0.0, steps), method="lower")
+        return replace(climb, on_give_up=on_give_up, give_up=tuple(levels.tolist()))
+    if len(columns) < 2:  # the reference is next anyway
         return None
-    return (float(scores[rows[best + 1], 0]),) * len(climb.path)
+
+    def prices(level: float) -> FloatArray:
+        rule = replace(climb, on_give_up=on_give_up, give_up=(level,) * steps)
+        view = rule.view_of(fit.table, scores)
+        assert view.rungs is not None
+        return view.rungs.spent.price[:, :-1]
+
+    at = np.linspace(0, 1, _LEVELS, endpoint=False)
+    levels = np.unique(np.quantile(shown, at, method="higher"))  # the lowest gives up nothing
+    costs = np.stack([prices(level) for level in levels.tolist()])
+    saved = costs[0] - costs  # (n_levels, n_questions, n_steps)
+    mean, error = saved.mean(axis=1), saved.std(axis=1) / np.sqrt(len(scores))
+    best = np.where(mean > _PAYS * error, mean, 0.0).argmax(axis=0)
+    if not best.any():
+        return None
+    return replace(climb, on_give_up=on_give_up, give_up=tuple(levels[best].tolist()))

@@ -52,7 +52,8 @@ class Judged(NamedTuple):
     reply: int
     """Which of the replies observed so far has the answer to serve, from 0."""
     gives_up: bool = False
-    """The rule expects every cheap rung to be wrong: the reference is next, or this is served."""
+    """The rule expects every cheap rung to be wrong: the rungs before the reference are skipped, or
+    this reply is served all the same."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +206,9 @@ class Climber:
         if at < len(rule.asked):
             score = self._score(completion_tokens, support, share, mean_logprob or 0.0)
             serve = serve or (bool(leader) and score >= rule.thresholds[at])
-            gives_up = bool(leader) and not serve and score < rule.give_up
+            # The last cheap rung has nothing to skip: the reference is next anyway.
+            may_give_up = rule.on_give_up == "reply" or at + 1 < len(rule.asked)
+            gives_up = may_give_up and bool(leader) and not serve and score < rule.give_up
             serve = serve or (gives_up and rule.on_give_up == "reply")
         follows = len(rule.asked) if gives_up else at + 1
         self._next = len(self._columns) if serve else follows

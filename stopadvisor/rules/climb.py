@@ -136,8 +136,8 @@ class Climb:
     """Thresholds of each step, one for each column; steps from bold to careful."""
     model: Model | None = None
     on_give_up: OnGiveUp | None = None
-    """`escalate`: where a reply's score lies below the step's level, the reference is asked next;
-    `reply`: that reply is served.  None: it is climbed past as any other."""
+    """`escalate`: a reply whose score lies below the step's level skips the rungs between it and
+    the reference; `reply`: it is served.  None: the rule never gives up."""
     give_up: tuple[float, ...] = ()
     """A level for each step of the path; none where nothing is given up."""
 
@@ -201,10 +201,10 @@ class Climb:
                 asked = waiting & ~given_up & (path[:, k] < math.inf)
                 readable = asked & rungs.served[:, column, None]
                 passes = readable & (scores[:, k, None] >= path[:, k])
-                below = readable & ~passes & (scores[:, k, None] < low)
-                given_up |= below
-                if self.on_give_up == "reply":
-                    passes |= below
+                if self.on_give_up == "reply" or k + 1 < len(self.columns):
+                    below = readable & ~passes & (scores[:, k, None] < low)
+                    given_up |= below
+                    passes = passes | below if self.on_give_up == "reply" else passes
                 if self.family == "cap" and column not in rungs.whole:
                     own = _abandoned(own, -path[:, k], rungs.rates[column][2], passes)
             # Samples of one rung add up in their own columns: the last one asked holds them all.

@@ -178,6 +178,20 @@ def test_giving_up_that_cannot_be_is_refused(
         policy_of(ladder, family, asked, -1.0, on_give_up="escalate", give_up=give_up)
 
 
+def test_the_last_cheap_rung_gives_nothing_up() -> None:
+    """The reference follows it anyway: nothing is skipped, and nothing marked."""
+    given: dict[str, Any] = {"on_give_up": "escalate", "give_up": [-0.7]}
+    climber = policy_of(APART, "rung-confidence", (0, 1), -0.2, **given).climb()
+    shown = [("1", -0.5), ("2", -0.9), ("3", -0.9)]
+    judged = [
+        climber.observe(finished=True, completion_tokens=5, answer=answer, mean_logprob=logprob)
+        for answer, logprob in shown
+    ]
+    assert [(each.serve, each.gives_up) for each in judged] == [(False, False)] * 2 + [
+        (True, False)
+    ]
+
+
 def test_full_budget_asks_the_reference_alone() -> None:
     rungs = [rung.to_policy() for rung in VOTE.rungs]
     nothing = ("family", "threshold", "decision_threshold", "trigger", "certificate", "expected")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from stopadvisor.assessment.candidates import candidates
 from stopadvisor.assessment.sequences import FitData
+from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.probes.outcomes import FitQuestions, GradedTable
 from stopadvisor.rules.climb import RUNG_FEATURES, Climb, OnGiveUp, rung_features, rung_scores
@@ -199,26 +201,41 @@ def test_the_boldest_cap_is_the_one_under_which_replies_were_recorded(tmp_path: 
     assert cap.path[0] == (-70.0,)
 
 
+def fit_of(path: Path, prices: tuple[float, ...], said: list[tuple[str, list[float]]]) -> FitData:
+    """Rungs of some prices; of each question which of them are right, and their log-probability."""
+    ladder = Ladder(tuple(Rung(f"r{k}", (0, 0, price)) for k, price in enumerate(prices)))
+    lines = []
+    for number, (right, shown) in enumerate(said):
+        given = zip(ladder.rungs, right, [*shown, -0.1], strict=True)
+        rungs = [reply(rung.name, "12"[r == "."], mean_logprob=p) for rung, r, p in given]
+        lines.append({"id": f"q{number}", "gold": "1", "rungs": rungs})
+    return fit_data(run_of(path, lines, ladder).part("fit"))
+
+
+def climbs_of(fit: FitData, on_give_up: OnGiveUp) -> list[Climb]:
+    found = candidates(fit, ("rung-confidence",), on_give_up)
+    return [each.scorer.schedule for each in found if isinstance(each.scorer.schedule, Climb)]
+
+
+def priced(fit: FitData, climb: Climb) -> FloatArray:
+    view = climb.view(fit.table)
+    assert view.rungs is not None
+    return view.rungs.spent.price.sum(axis=0)
+
+
 @pytest.mark.parametrize("on_give_up", ["escalate", "reply"])
 def test_hopeless_questions_are_given_up_where_that_is_cheaper(
     tmp_path: Path, on_give_up: OnGiveUp
 ) -> None:
     """Half of the questions none but the reference can answer, and the first rung is unsure of."""
-    ladder = Ladder((Rung("a", (0, 0, 1.0)), Rung("b", (0, 0, 4.0)), Rung("c", (0, 0, 5.0))))
-    rng, lines = np.random.default_rng(3), []
+    rng, said = np.random.default_rng(3), []
     for number in range(120):
         hopeless, unsure = number % 2 == 1, number % 4 == 0
         logprob = -0.9 if hopeless else -0.5 if unsure else -0.1
-        shown = [logprob - 0.05 * rng.random(), -0.1 - hopeless, -0.1]
-        answers = ["2" if hopeless or unsure else "1", "2" if hopeless else "1", "1"]
-        rungs = [
-            reply(rung.name, answer, mean_logprob=value)
-            for rung, answer, value in zip(ladder.rungs, answers, shown, strict=True)
-        ]
-        lines.append({"id": f"q{number}", "gold": "1", "rungs": rungs})
-    fit = fit_data(run_of(tmp_path, lines, ladder).part("fit"))
-    found = list(candidates(fit, ("rung-confidence",), on_give_up))
-    climbs = [each.scorer.schedule for each in found if isinstance(each.scorer.schedule, Climb)]
+        right = "xx." if hopeless else "x.." if unsure else "..."
+        said.append((right, [logprob - 0.05 * rng.random(), -0.1 - hopeless]))
+    fit = fit_of(tmp_path, (1.0, 4.0, 5.0), said)
+    climbs = climbs_of(fit, on_give_up)
     gives_up = [climb for climb in climbs if climb.give_up]
     assert {climb.on_give_up for climb in gives_up} == {on_give_up}
     if on_give_up == "reply":  # every selection, and never more than a quarter of the replies
@@ -226,12 +243,55 @@ def test_hopeless_questions_are_given_up_where_that_is_cheaper(
         for climb in gives_up:
             assert list(climb.give_up) == sorted(climb.give_up, reverse=True)
         return
-    (climb,) = gives_up  # only where a rung lies between
-    assert climb.columns == (0, 1)
-    assert -0.9 <= climb.give_up[0] < -0.5
-    plain = next(each for each in climbs if each.columns == (0, 1) and not each.give_up)
+    (climb,) = gives_up  # only where a rung lies between, and in place of the plain rule
+    assert [each.columns for each in climbs].count(climb.columns) == 1
+    plain = replace(climb, on_give_up=None, give_up=())
     step = next(k for k, levels in enumerate(plain.path, start=1) if levels[0] > -0.5)
-    spent = [each.view(fit.table).rungs.spent.price[:, step - 1].sum() for each in (climb, plain)]  # type: ignore[union-attr]
+    assert -0.9 <= climb.give_up[step - 1] < -0.5
+    spent = [priced(fit, each)[step - 1] for each in (climb, plain)]
     assert spent[0] == spent[1] - 60 * 10 * 4.0  # tokens and price of what lies between
-    assert (climb.at(fit.table, step)[0] == plain.at(fit.table, step)[0]).all()
-    assert climb.describe(step).endswith("at once, else c")
+    assert (priced(fit, climb) <= priced(fit, plain)).all()
+    served, given_up = climb.at(fit.table, step)
+    assert (served == plain.at(fit.table, step)[0]).all()
+    assert given_up.sum() == 60
+    assert climb.describe(step).endswith("at once, else r2")
+
+
+def test_a_later_rung_may_be_the_one_that_gives_up(tmp_path: Path) -> None:
+    """The first rung is unsure of every hard question, and the second tells the hopeless ones."""
+    rng, said = np.random.default_rng(3), []
+    for number in range(120):
+        hopeless, hard = number % 4 == 1, number % 2 == 1
+        right = "xxx." if hopeless else "xx.." if hard else "...."
+        shown = [-0.5 if hard else -0.1, -0.9 if hopeless else -0.4 if hard else -0.1]
+        said.append((right, [*(p - 0.05 * rng.random() for p in shown), -0.1 - hopeless]))
+    fit = fit_of(tmp_path, (1.0, 0.5, 6.0, 8.0), said)
+    climb = next(each for each in climbs_of(fit, "escalate") if each.columns == (0, 1, 2))
+    plain = replace(climb, on_give_up=None, give_up=())
+    step = next(k for k, levels in enumerate(climb.path, start=1) if levels[0] > -0.3)
+    saved = priced(fit, plain)[step - 1] - priced(fit, climb)[step - 1]
+    # The third rung's price for the 30 hopeless ones, as near as even quantiles come to them.
+    assert 0.9 * 30 * 10 * 6.0 < saved <= 30 * 10 * 6.0
+    assert 27 < climb.at(fit.table, step)[1].sum() < 33
+
+
+def test_giving_up_needs_more_than_luck(tmp_path: Path) -> None:
+    """Scores that tell nothing: of many levels the best saves something, and is not taken."""
+    rng = np.random.default_rng(4)
+    said = [
+        ("..." if right else "xx.", (-rng.random(2)).tolist()) for right in rng.random(160) < 0.6
+    ]
+    fit = fit_of(tmp_path, (1.0, 0.5, 5.0), said)
+    bold = [climb.give_up[: len(climb.path) // 2] for climb in climbs_of(fit, "escalate")]
+    assert all(len({*levels}) < 2 for levels in bold)  # the lowest score, if any
+
+
+def test_the_last_cheap_rung_skips_nothing_and_gives_nothing_up(tmp_path: Path) -> None:
+    fit = fit_of(tmp_path, (1.0, 2.0, 5.0), [("xx.", [-0.3, -0.9])] * 40)
+    climb = Climb(
+        "rung-confidence", ("r0", "r1", "r2"), (0, 1), ((-0.1,) * 2,), None, "escalate", (-0.5,)
+    )
+    served, given_up = climb.at(fit.table, 1)
+    assert (served == 2).all()
+    assert not given_up.any()
+    assert replace(climb, on_give_up="reply").at(fit.table, 1)[1].all()
