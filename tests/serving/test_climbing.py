@@ -243,8 +243,10 @@ def test_a_reply_under_no_policy_is_climbed_past(
     with rung_server(say) as server:
         found = run(capsys, with_policy(files, server.url), "--patience", "0")
     assert found["climbed"]["rungs"][0]["down"] == N
-    first = lines_of(files)[0]["climbed"]["asked"][0]
-    assert first["down"] == f"expected a reply under policy {stopped[:8]}, got none"
+    for line in lines_of(files):  # it was decoded all the same, and is paid for
+        first, tokens = line["climbed"]["asked"][0], say("tiny", f"Say {line['id'][1:]}").tokens
+        assert first["down"] == f"expected a reply under policy {stopped[:8]}, got none"
+        assert (first["completion_tokens"], first["price"]) == (tokens, 8 + 2 * 0.5 + tokens)
 
 
 @pytest.mark.parametrize(

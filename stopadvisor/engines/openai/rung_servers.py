@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -187,7 +188,7 @@ class RungServers:
             began = time.monotonic()
             try:
                 data = await self._asked(rung, prompt, max_tokens, logprobs=logprobs)
-                return _read(data, time.monotonic() - began)
+                return _judged(rung, _read(data, time.monotonic() - began), data)
             except EngineError as error:
                 is_gone = isinstance(error, Unreachable)  # a refusal is of this question alone
                 is_final = isinstance(error, Refused) and error.status in FINAL
@@ -205,10 +206,7 @@ class RungServers:
         body = request_of(rung, prompt.messages, max_tokens=max_tokens, logprobs=asks)
         header = None if rung.policy_digest is None else POLICY_HEADER
         try:
-            data = await client.ask("POST", "/chat/completions", body, header=header)
-            if header is not None:
-                _check_policy(rung, data[header])
-            return data
+            return await client.ask("POST", "/chat/completions", body, header=header)
         except Refused as error:
             if not asks or error.status in FINAL:
                 raise
@@ -218,11 +216,15 @@ class RungServers:
         return data
 
 
-def _check_policy(rung: Rung, said: str) -> None:
-    """Refuse a reply that its server did not give under the rung's policy."""
-    digest = f"{rung.policy_digest:.8}"
-    if not (said.startswith("policy;") and f"digest={digest}" in said):
-        raise EngineError(f"expected a reply under policy {digest}, got {said or 'none':.80}")
+def _judged(rung: Rung, answer: RungAnswer, data: Mapping[str, Any]) -> RungAnswer:
+    """The answer; not served, but paid for, where it was not given under the rung's policy."""
+    if rung.policy_digest is None:
+        return answer
+    header, digest = data[POLICY_HEADER], f"{rung.policy_digest:.8}"
+    if header.startswith("policy;") and f"digest={digest}" in header:
+        return answer
+    why = f"expected a reply under policy {digest}, got {header or 'none':.80}"
+    return replace(answer, finished=False, text="", reasoning="", down=why)
 
 
 def _origin(url: str | None) -> tuple[str, str]:
