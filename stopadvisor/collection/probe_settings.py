@@ -15,6 +15,7 @@ from stopadvisor.collection.markers import sentence_ids
 from stopadvisor.ground.constants import CUES, PROBE_CAP
 from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.probes.asking import Engine, OnStop, ProbePlan, Schedule
+from stopadvisor.runs.replies import RungReplies
 from stopadvisor.workload.questions import (
     ASSUMED_TASK,
     PARTS,
@@ -29,7 +30,7 @@ from stopadvisor.workload.questions import (
 from stopadvisor.workload.traces import RecordedTraces, read_traces, with_traces
 
 __all__ = [
-    "ProbeSettings", "ProbeSummary", "RecordedRung",
+    "ProbeSettings", "ProbeSummary",
     "check_parts", "fit_questions", "repeated_questions", "too_few",
 ]  # fmt: skip
 
@@ -214,20 +215,6 @@ def _enough(split: tuple[float, float, float]) -> int:
 
 
 @dataclass(frozen=True)
-class RecordedRung:
-    """Replies of one rung in a run."""
-
-    name: str
-    """Its name in `ladder.toml`."""
-    samples: int
-    """Replies of this rung to each question."""
-    cut: int
-    """Replies that were cut."""
-    mean_tokens: float
-    """Mean tokens of a reply, thinking and answer."""
-
-
-@dataclass(frozen=True)
 class ProbeSummary:
     """`probe --json`: the content of the run, and what this call added."""
 
@@ -255,5 +242,5 @@ class ProbeSummary:
     """Time that probing took in this call."""
     split: PartCounts
     """Questions in each part."""
-    rungs: tuple[RecordedRung, ...] = ()
+    rungs: tuple[RungReplies, ...] = ()
     """Rungs of a ladder; empty if a model was probed."""

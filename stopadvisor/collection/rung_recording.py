@@ -31,7 +31,6 @@ from stopadvisor.collection.model_checks import (
 from stopadvisor.collection.probe_settings import (
     ProbeSettings,
     ProbeSummary,
-    RecordedRung,
     check_parts,
     fit_questions,
 )
@@ -46,7 +45,7 @@ from stopadvisor.probes.asking import Check, ProbePlan, Prompt, Status
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.ladder import Ladder, Rung
 from stopadvisor.runs.manifest import build_manifest, describe_workload, run_path
-from stopadvisor.runs.replies import ReplyRecord, RungReply
+from stopadvisor.runs.replies import ReplyRecord, RungReply, replies_by_rung
 from stopadvisor.runs.storage import (
     append,
     check_writable,
@@ -259,12 +258,6 @@ class _Recording:
         run, records = self.run, self.run.replies()
         table = run.table()
         counts = np.bincount(run.parts(table.groups), minlength=len(PARTS)).tolist()
-        rungs = []
-        for rung, block in zip(self.ladder.rungs, self.ladder.blocks, strict=True):
-            replies = [record.rungs[k] for record in records for k in block]
-            tokens = sum(reply.completion_tokens for reply in replies)
-            cut = sum(not reply.finished for reply in replies)
-            rungs.append(RecordedRung(rung.name, rung.repeat, cut, tokens / len(replies)))
         return ProbeSummary(
             run=run.path,
             questions=len(records),
@@ -278,7 +271,7 @@ class _Recording:
             truncated_share=float(table.truncated.mean()),
             seconds=round(seconds, 3),
             split=PartCounts(*counts),
-            rungs=tuple(rungs),
+            rungs=replies_by_rung(records, self.ladder),
         )
 
 

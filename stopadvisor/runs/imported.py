@@ -16,7 +16,7 @@ from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.ladder import Ladder
 from stopadvisor.runs.manifest import build_manifest
 from stopadvisor.runs.recording import Recorded, Recording
-from stopadvisor.runs.replies import ReplyRecord
+from stopadvisor.runs.replies import ReplyRecord, RungReplies, replies_by_rung
 from stopadvisor.runs.storage import check_free, encode, make_folder, replace_file
 from stopadvisor.workload.converters import BENCHMARKS, Converted
 from stopadvisor.workload.logged import Gathered
@@ -122,22 +122,6 @@ class ImportedProbes:
     """Tokens of closer and cue before each forced answer."""
     model: str | None
     """Model that its policies are bound to; null for none."""
-
-
-@dataclass(frozen=True)
-class RungReplies:
-    """The replies of one rung."""
-
-    name: str
-    """Name of the rung."""
-    replies: int
-    """Replies to each question: more than one if the rung is repeated."""
-    cut: int
-    """Replies that were cut; they are never served before the reference."""
-    accuracy: float | None
-    """Share of its replies that are right; null unless all are graded."""
-    mean_tokens: float
-    """Mean tokens of a reply, thinking and answer."""
 
 
 @dataclass(frozen=True)
@@ -268,26 +252,13 @@ def write_replies(
     longest = max(r.completion_tokens for record in recorded.records for r in record.rungs)
     plan = ProbePlan((), cue="", max_think=max(longest, 1), seed=seed)
     run = _run_of(out, recorded, plan, fractions, ladder=[rung.to_dict() for rung in ladder.rungs])
-    rows = []
-    for rung, block in zip(ladder.rungs, ladder.blocks, strict=True):
-        replies = [record.rungs[k] for record in recorded.records for k in block]
-        right = [reply.correct for reply in replies]
-        rows.append(
-            RungReplies(
-                rung.name,
-                rung.repeat,
-                sum(not reply.finished for reply in replies),
-                None if None in right else right.count(True) / len(right),
-                sum(reply.completion_tokens for reply in replies) / len(replies),
-            )
-        )
     return ImportedReplies(
         run=run.path,
         source=recorded.path,
         n_questions=len(recorded.records),
         n_graded=recorded.n_graded,
         n_ungraded=recorded.n_ungraded,
-        rungs=tuple(rows),
+        rungs=replies_by_rung(recorded.records, ladder, graded=True),
     )
 
 

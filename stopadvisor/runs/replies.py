@@ -35,7 +35,10 @@ from stopadvisor.workload.lines import read_rows, refuse
 from stopadvisor.workload.logged import Logged, LogOptions, open_log
 from stopadvisor.workload.questions import ASSUMED_TASK
 
-__all__ = ["ReplyRecord", "RungReply", "read_replies", "read_reply_logs", "reply_table"]
+__all__ = [
+    "ReplyRecord", "RungReplies", "RungReply",
+    "read_replies", "read_reply_logs", "replies_by_rung", "reply_table",
+]  # fmt: skip
 
 _NEVER = 2**40
 """Length of a trace that no column reaches: a reply of a ladder can be served at every one."""
@@ -90,6 +93,42 @@ class ReplyRecord:
             return cls(**{**data, "rungs": replies})
         except (KeyError, TypeError) as error:
             raise ProbeError(f"{where}: not a line of replies: {error}") from error
+
+
+@dataclass(frozen=True)
+class RungReplies:
+    """The replies of one rung in a run."""
+
+    name: str
+    """As `ladder.toml` calls it."""
+    replies: int
+    """Of each question: more than one where it is repeated."""
+    cut: int
+    """Replies that were cut: they are never served before the reference."""
+    mean_tokens: float
+    """Tokens of a reply on average, thinking and answer."""
+    accuracy: float | None = None
+    """Of imported replies only: share that are right, where all are graded."""
+
+
+def replies_by_rung(
+    records: Sequence[ReplyRecord], ladder: Ladder, *, graded: bool = False
+) -> tuple[RungReplies, ...]:
+    """Sum up what each rung replied; how many are right only where outcomes may be shown."""
+    found = []
+    for rung, block in zip(ladder.rungs, ladder.blocks, strict=True):
+        replies = [record.rungs[k] for record in records for k in block]
+        right, n = [reply.correct for reply in replies if graded], len(replies)
+        found.append(
+            RungReplies(
+                rung.name,
+                rung.repeat,
+                sum(not reply.finished for reply in replies),
+                sum(reply.completion_tokens for reply in replies) / n,
+                None if None in right or not right else right.count(True) / n,
+            )
+        )
+    return tuple(found)
 
 
 def read_replies(path: Path, ladder: Ladder, grader: Grades) -> Recorded[ReplyRecord]:

@@ -190,7 +190,7 @@ def probe_sheet(summary: ProbeSummary) -> Sheet:
     ]
     if summary.rungs:
         rows = [
-            (row.name, str(row.samples), str(row.cut), f"{row.mean_tokens:.0f}")
+            (row.name, str(row.replies), str(row.cut), f"{row.mean_tokens:.0f}")
             for row in summary.rungs
         ]
         return Sheet(
