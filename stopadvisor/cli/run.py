@@ -110,9 +110,12 @@ def command(
             progress.remark(f"following {policy}, the policy written last")
         opened = partial(_open, replace(model, remark=progress.remark), ladder)
         summary = answer_workload(settings, opened, progress)
-    # For the next command, `serve`: the server that answered, or the model for vLLM.
+    # For the next command, `serve`: the servers that answered, or the model for vLLM.
     server: tuple[str, ...] = ("--upstream", *model.base_url[:1])
-    if not model.at_server:
+    if ladder is not None:
+        local = any(rung.engine == "hf" for rung in read_rungs(ladder).rungs)
+        server = () if local else ("--ladder", str(ladder))
+    elif not model.at_server:
         name = model.model or summary.model
         server = server_words(load_policy(policy).terms, name) or ("--", name)
     sheet = run_sheet(summary, given=typed_again("out", "compare_full"), server=server)

@@ -98,6 +98,21 @@ def test_each_question_climbs_as_the_replay_says(
     assert small["served"] + large_share["served"] == N == small["served"] + large_share["asked"]
 
 
+def test_the_next_command_compares_and_then_serves(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with rung_server(say) as server:
+        words = ["policy.json", "work.jsonl", "--ladder", ladder_at(files, server.url, server.url)]
+        said = []
+        for more in (["--out", "out.jsonl"], ["--out", "out-compared.jsonl", "--compare-full"]):
+            assert main(["run", *words, *more, "--quiet"]) == 0
+            said.append(" ".join(capsys.readouterr().out.split()))
+    given = f"--ladder {words[-1]}"
+    compared = "run policy.json work.jsonl --compare-full --out out-compared.jsonl"
+    assert f"stopadvisor {compared} {given}" in said[0]
+    assert f"stopadvisor serve policy.json --shadow {given}" in said[1]
+
+
 @pytest.mark.parametrize("fault", ["500", "strange", "logprob", "count"])
 def test_a_cheap_rung_that_fails_is_climbed_past(
     files: Path, capsys: pytest.CaptureFixture[str], fault: str

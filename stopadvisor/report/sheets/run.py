@@ -39,7 +39,8 @@ def run_sheet(summary: AnswerSummary, *, given: str = "", server: Sequence[str] 
     given : str
         Options of this call that the next command has to repeat.
     server : sequence of str
-        Arguments of `serve` after the policy; by default the model, for vLLM to start.
+        Arguments of `serve` after the policy; by default the model, for vLLM to start.  Empty if
+        the gateway cannot serve the ladder, because the model of a rung runs here.
     """
     command, footnote = None, ""
     policy, workload = map(shell_quote, (summary.policy, summary.workload))
@@ -55,7 +56,7 @@ def run_sheet(summary: AnswerSummary, *, given: str = "", server: Sequence[str] 
             f"{percent(-(summary.server_saving_pct or 0))} more than full thinking on vLLM's "
             f"prefix cache. Assess with `--serving {COMMON_STACK}` for that stack."
         )
-    elif summary.kind == "stop":
+    elif summary.kind == "stop" and (server or summary.climbed is None):
         command = (
             f"stopadvisor serve {policy} --shadow {shlex.join(server or ('--', summary.model))}"
         )
@@ -67,7 +68,6 @@ def run_sheet(summary: AnswerSummary, *, given: str = "", server: Sequence[str] 
             for r in summary.climbed.rungs
         ]
         sections.append(Section("Rungs, in the order of climbing", names, tuple(rows)))
-        command = None
     if summary.full is not None:
         whom = "full thinking" if summary.climbed is None else "the reference alone"
         against = tuple(_against_full(summary, summary.full))
