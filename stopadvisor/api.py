@@ -42,6 +42,7 @@ from stopadvisor.report.saved import save_assessment
 from stopadvisor.report.sheets.assess import PAPER_FLAW, assess_sheet
 from stopadvisor.report.sheets.calibrate import calibrate_sheet
 from stopadvisor.report.sheets.verify import verify_sheet
+from stopadvisor.rules.climb import OnGiveUp
 from stopadvisor.rules.costs import MONEY, Serving, Weights
 from stopadvisor.rules.losses import Guarantee, LossName
 from stopadvisor.rules.serving_profile import read_serving_profile
@@ -79,6 +80,9 @@ def assess(
     serving: Serving | None = None,
     price: Price | None = None,
     gpu: str | None = None,
+    families: Sequence[str] | None = None,
+    on_give_up: OnGiveUp | None = None,
+    ladder: str | Path | None = None,
     schedule: Schedule | None = None,
     max_think: int | None = None,
     prompt_template: str | None = None,
@@ -102,6 +106,9 @@ def assess(
         assessed as they are.
     model : str, optional
         Name or folder of the model that is probed.
+    ladder : str or Path, optional
+        A ``ladder.toml``, whose rungs are asked for whole replies in place of probing one model;
+        the models and how they are asked stand there.
     grader : str or callable, optional
         What says whether an answer is right: ``MODULE:FUNCTION``, or such a function of (question,
         gold, answer), which must stand in a module, because it is called in another process.
@@ -138,14 +145,21 @@ def assess(
     }
     given = {name: value for name, value in probing.items() if value is not None}
     at = (base_url,) if isinstance(base_url, str) else tuple(base_url)
+    if ladder is not None:
+        in_file = {"schedule", "max_think", "temperature", "samples"} & {*given}
+        in_file |= {n for n, v in (("model", model), ("base_url", at), ("gpu", gpu)) if v}
+        if in_file:
+            names = ", ".join(sorted(in_file))
+            raise CalibrationError(f"ladder: its file says whom to ask, and how: leave out {names}")
     if (engine == "openai") != bool(at):
         raise CalibrationError("engine='openai' and base_url='http://host:8000/v1' need each other")
     settings: dict[str, Any] = {} if model is None else {"model": model}
     request = AssessmentRequest(
         ProbeSettings(workload=Path(target), **given),
         EngineSettings(engine=engine, base_url=at, **settings),
-        _overrides(alpha, delta, loss, serving, price),
+        _overrides(alpha, delta, loss, serving, price, families, on_give_up),
         None if gpu is None else PriceRequest(gpu=gpu),
+        ladder=None if ladder is None else Path(ladder),
     )
     with progress_on(sys.stderr, quiet=quiet) as progress:
         _, result = assess_target(request, progress, given=given)
@@ -161,6 +175,8 @@ def calibrate(
     loss: LossName | None = None,
     serving: Serving | None = None,
     price: Price | None = None,
+    families: Sequence[str] | None = None,
+    on_give_up: OnGiveUp | None = None,
     despite: Sequence[Despite] = (),
     looks: int | None = None,
     labels: int | None = None,
@@ -184,7 +200,7 @@ def calibrate(
         Its `policy` is the file for `load_policy`; `certified` says whether it ever stops.
     """
     request = CertifyRequest(
-        _overrides(alpha, delta, loss, serving, price),
+        _overrides(alpha, delta, loss, serving, price, families, on_give_up),
         looks=looks,
         labels=labels,
         fresh=fresh,
@@ -257,6 +273,8 @@ def assess_target(
     from_workload = is_workload_file(target)
     engine = replace(request.engine, remark=progress.remark)
     if not from_workload:
+        if request.ladder is not None:
+            raise WorkloadError(f"ladder: {target} is recorded already")
         if probing.regrade:
             regrade_run(target, progress, probing.grader)
         elif probing.grader is not None and target.is_dir():
@@ -334,6 +352,8 @@ def _overrides(
     loss: LossName | None,
     serving: Serving | None,
     price: Price | None,
+    families: Sequence[str] | None,
+    on_give_up: OnGiveUp | None,
 ) -> SettingsOverrides:
     also: tuple[Guarantee, ...] | None = None
     if isinstance(alpha, Mapping):
@@ -345,9 +365,16 @@ def _overrides(
     elif loss is not None:
         also = ()
     found = SettingsOverrides(
-        alpha, delta, serving=serving, weights=_weights(price), loss=loss, also=also
+        alpha,
+        delta,
+        serving=serving,
+        weights=_weights(price),
+        families=None if families is None else tuple(families),
+        loss=loss,
+        also=also,
+        on_give_up=on_give_up,
     )
-    found.settings()  # values out of their range are refused before any work
+    found.check()
     return found
 
 

@@ -15,7 +15,9 @@ from stopadvisor.ground.results import to_document
 from stopadvisor.report.html.page import sheet_html
 from stopadvisor.report.sheet import Section, Sheet
 from stopadvisor.report.sheets.verify import verify_sheet
+from tests.engines.rung_server import ladder_toml, rung_server, say
 from tests.material import make_run
+from tests.runs.test_replies import written
 
 
 def lenient(question: str, gold: str, answer: str) -> bool:
@@ -50,6 +52,27 @@ def test_results_are_those_of_the_commands(
     assert escape(verify_sheet(checked).headline) in (checked._repr_html_() or "")
 
 
+@pytest.mark.slow
+def test_a_ladder_is_recorded_and_assessed(tmp_path: Path) -> None:
+    rungs = [
+        {"name": "small", "model": "tiny", "price": [1.0, 0.5, 1.0]},
+        {"name": "large", "model": "big", "price": [10.0, 1.0, 10.0]},
+    ]
+    lines = [{"id": f"q{k}", "question": f"Say {k}", "gold": str(k)} for k in range(100)]
+    work = written(tmp_path / "work.jsonl", lines)
+    with rung_server(say) as server:
+        file = ladder_toml(tmp_path / "ladder.toml", rungs, server.url)
+        found = stopadvisor.assess(
+            work, ladder=file, families=["cap"], alpha=0.1, out=tmp_path / "run", quiet=True
+        )
+    assert found.recommendation.family == "cap"
+    assert [rung.name for rung in found.rungs or ()] == ["small", "large"]
+    again = stopadvisor.assess(found.run, families=["rung"], on_give_up="reply", quiet=True)
+    assert again.settings.families == ("rung",)
+    with pytest.raises(CalibrationError, match="families must be among"):
+        stopadvisor.calibrate(found.run, alpha=0.1, families=["confidence"])
+
+
 def test_a_sheet_is_escaped() -> None:
     evil = "<script>alert(1)</script>&\x1b[2J"
     sections = (Section(evil, (evil,), ((evil,),), (evil,)), Section(rows=((evil, evil),)))
@@ -66,6 +89,12 @@ def test_what_makes_no_sense_is_refused_before_any_work(run: Path) -> None:
         stopadvisor.assess(run, alpha={"drop": 0.1}, loss="lost")
     with pytest.raises(CalibrationError, match="need each other"):
         stopadvisor.assess(run, base_url="http://host:8000/v1")
+    with pytest.raises(CalibrationError, match="families must be among"):
+        stopadvisor.assess(run, families=["cap", "confidence"])
+    with pytest.raises(CalibrationError, match="leave out max_think, model"):
+        stopadvisor.assess("w.jsonl", ladder="ladder.toml", model="m", max_think=9)
+    with pytest.raises(WorkloadError, match="is recorded already"):
+        stopadvisor.assess(run, ladder="ladder.toml")
     with pytest.raises(WorkloadError, match="no such file"):
         stopadvisor.assess("missing.jsonl")
 

@@ -22,7 +22,13 @@ from stopadvisor.rules.costs import (
     Serving,
     Weights,
 )
-from stopadvisor.rules.families import FAMILIES, FIXED_BUDGET, RUNG_FAMILIES, STOP_SCALARS
+from stopadvisor.rules.families import (
+    FAMILIES,
+    FIXED_BUDGET,
+    RUNG_FAMILIES,
+    STOP_SCALARS,
+    known_families,
+)
 from stopadvisor.rules.losses import DIFFERS, LOSSES, LOST, Guarantee, Loss, LossName
 
 __all__ = [
@@ -133,6 +139,14 @@ class SettingsOverrides:
     also: tuple[Guarantee, ...] | None = None
     on_give_up: OnGiveUp | None = None
 
+    def check(self) -> None:
+        """Refuse values out of their range before any work; raises CalibrationError.
+
+        Whether families of ladders or of traces may be named is not known without a source.
+        """
+        climbs = self.families is not None and {*self.families} <= {*RUNG_FAMILIES}
+        replace(self, on_give_up=None).settings(defaults={"serving": LADDER} if climbs else None)
+
     def settings(
         self,
         assessed: Mapping[str, Any] | None = None,
@@ -153,12 +167,20 @@ class SettingsOverrides:
                 raise ProbeError(
                     f"{assessed.get('run')}: assessment.json is damaged ({error!r}); assess again"
                 ) from error
-            gone = {*values.get("families", ())} - {*FAMILIES, *RUNG_FAMILIES}
-            if gone and self.families is None:
+            named = values.get("families", ())
+            left = known_families(named)
+            if left != named and self.families is None:
+                gone, run = ", ".join(sorted({*named} - {*left})), assessed.get("run")
+                again = f" --families {','.join(left)}" if left else ""
                 raise ProbeError(
-                    f"{assessed.get('run')}: assessed with families that are gone "
-                    f"({', '.join(sorted(gone))}); assess again, or name --families"
+                    f"{run}: assessed with families that are gone ({gone}): run "
+                    f"`stopadvisor assess {run}{again}`, then calibrate"
                 )
+        if self.on_give_up == "reply" and defaults and defaults["serving"] != LADDER:
+            raise CalibrationError(
+                "--on-give-up reply: only a rule that climbs a ladder gives up, and these are "
+                "probes of one trace"
+            )
         given = {f.name: getattr(self, f.name) for f in fields(self)}
         values = {**(defaults or {}), **values}
         values |= {name: value for name, value in given.items() if value is not None}

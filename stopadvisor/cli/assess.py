@@ -117,8 +117,6 @@ def command(
     probing = take_probing(params, target, ladder=ladder is not None)
     engine = pop_settings(EngineSettings, params)
     if not is_workload_file(target):
-        if ladder is not None:
-            raise click.UsageError(f"--ladder: {target} is recorded already")
         known = {"seed", "split", "out"} if target.suffix == ".npz" else {"regrade", "grader"}
         if useless := sorted(given - known):
             names = ", ".join("--" + name.replace("_", "-") for name in useless)

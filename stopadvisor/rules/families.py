@@ -6,6 +6,7 @@ Needs the standard library only, so that loading a policy stays light.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 __all__ = [
     "AGREEMENT_FAMILIES",
@@ -16,6 +17,7 @@ __all__ = [
     "SCALAR_FAMILIES",
     "STOP_SCALARS",
     "display_threshold",
+    "known_families",
     "rule_name",
 ]
 
@@ -43,6 +45,11 @@ RUNG_FAMILIES = ("rung", "cap", "rung-agreement", "rung-confidence", "rung-learn
 
 FAMILIES = (*LEARNED_FAMILIES, *STOP_SCALARS, FIXED_BUDGET)
 """Families a policy can stop by; the audit-only ones are never exported."""
+
+
+def known_families(names: Iterable[str]) -> tuple[str, ...]:
+    """The families among these that this version has; older runs may name others."""
+    return tuple(name for name in names if name in (*FAMILIES, *RUNG_FAMILIES))
 
 
 def display_threshold(family: str, linear: float) -> float:

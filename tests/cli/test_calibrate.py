@@ -336,8 +336,16 @@ def test_an_assessment_with_a_family_that_is_gone_is_made_again(call: Call) -> N
     assessed = json.loads((RUN / "assessment.json").read_bytes())
     assessed["settings"]["families"].append("learned-boosted")
     (RUN / "assessment.json").write_text(json.dumps(assessed), encoding="utf-8")
-    assert "(learned-boosted); assess again, or name --families" in call.refused(RUN, *CERTIFY)
+    line = call.refused(RUN, *CERTIFY)
+    again = f"stopadvisor assess {RUN} --families confidence"
+    assert f"(learned-boosted): run `{again}`, then calibrate" in line
     assert call(RUN, *FAST)[0] == 0
+
+
+def test_giving_up_means_nothing_on_a_trace(call: Call) -> None:
+    line = call.refused(RUN, *CERTIFY, "--on-give-up", "reply")
+    assert "--on-give-up reply: only a rule that climbs a ladder gives up" in line
+    assert looks_of(RUN) == []
 
 
 def test_a_full_disk_is_one_line_and_no_outcome(

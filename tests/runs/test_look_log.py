@@ -183,6 +183,17 @@ def test_shown_outcomes_leave_the_settings_that_stood(tmp_path: Path) -> None:
     assert take_look(tmp_path, ["a"], ALPHA_15, delta=0.05).confidence == pytest.approx(0.9)
 
 
+def test_a_family_that_is_gone_leaves_the_others_standing(tmp_path: Path) -> None:
+    """No figure of these questions made it go."""
+    standing = {"families": ["learned", "learned-boosted", "confidence"]}
+    take_look(tmp_path, ["a"], {"protocol": "verify", "standing": standing}, delta=0.05)
+    for families in (["learned"], ["confidence", "learned"]):
+        with pytest.raises(CalibrationError, match="other settings could have been chosen"):
+            take_look(tmp_path, ["a"], {"families": families}, delta=0.05)
+    left = {"families": ["learned", "confidence"]}
+    assert take_look(tmp_path, ["a"], left, delta=0.05).number == 2
+
+
 def test_what_shows_outcomes_settles_nothing_for_later_looks(tmp_path: Path) -> None:
     """Only what stood before a certificate may follow it, not what was looked at after it."""
     first = take_look(tmp_path, ["a"], ALPHA_10, delta=0.05)

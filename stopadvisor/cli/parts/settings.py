@@ -61,7 +61,7 @@ def overrides(params: dict[str, Any]) -> SettingsOverrides:
         params["families"] = None
     loss = names[0] if names else None
     result = pop_settings(SettingsOverrides, params, alpha=alpha, loss=loss, also=also)
-    result.settings()  # refuse values out of range before any work
+    result.check()
     return result
 
 
