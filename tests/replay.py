@@ -17,9 +17,9 @@ from stopadvisor.probes.asking import OnStop
 from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.probes.table import EMPTY_ANSWER, ProbeTable
 from stopadvisor.probes.trigger import MarkerTrigger, Trigger
+from stopadvisor.rules.features import LinearModel
 from stopadvisor.rules.schedules import GridSchedule, MarkerSchedule, Schedule
 from stopadvisor.rules.scorer import Scorer
-from stopadvisor.rules.scores import LinearModel
 from tests.policy_content import example_terms, trigger_content
 
 __all__ = [

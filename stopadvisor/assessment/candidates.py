@@ -33,9 +33,10 @@ from stopadvisor.ground.progress import tracked
 from stopadvisor.probes.rungs import Rungs
 from stopadvisor.rules.climb import RUNG_FEATURES, Climb, OnGiveUp, rung_features, rung_scores
 from stopadvisor.rules.families import FIXED_BUDGET, STOP_SCALARS
+from stopadvisor.rules.features import LinearModel
 from stopadvisor.rules.schedules import GridSchedule, MarkerSchedule, Schedule
 from stopadvisor.rules.scorer import Scorer
-from stopadvisor.rules.scores import LinearModel, fit_logistic
+from stopadvisor.rules.scores import fit_logistic
 
 __all__ = [
     "AlwaysRung", "always_rungs", "candidates", "grid_schedules", "last_resort", "marker_schedules",

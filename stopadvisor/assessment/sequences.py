@@ -29,12 +29,12 @@ from stopadvisor.rules.families import (
     LEARNED_FAMILIES,
     RUNG_FAMILIES,
 )
-from stopadvisor.rules.features import OPEN_FEATURES, feature_array
+from stopadvisor.rules.features import OPEN_FEATURES, LinearModel, feature_array
 from stopadvisor.rules.losses import LOST, Guarantee, Loss
 from stopadvisor.rules.outcomes import Outcome, measure
 from stopadvisor.rules.schedules import Schedule, commonly_probed, grid_positions, probed_markers
 from stopadvisor.rules.scorer import Scorer
-from stopadvisor.rules.scores import LinearModel, fit_logistic, scalar_scores
+from stopadvisor.rules.scores import fit_logistic, scalar_scores
 from stopadvisor.stats.bounds import StopCurve
 
 __all__ = [

@@ -23,11 +23,11 @@ from stopadvisor.rules.climb import Climb
 from stopadvisor.rules.costs import PAPER_WEIGHTS, Costing, Serving, Weights
 from stopadvisor.rules.drift import Drift, drift_features, drift_names, feature_drift
 from stopadvisor.rules.families import FIXED_BUDGET
+from stopadvisor.rules.features import LinearModel
 from stopadvisor.rules.losses import DIFFERS, LOSSES
 from stopadvisor.rules.outcomes import measure
 from stopadvisor.rules.schedules import GridSchedule, Schedule, grid_view, schedule_of
 from stopadvisor.rules.scorer import Scorer
-from stopadvisor.rules.scores import LinearModel
 from stopadvisor.runs.archives import names_questions
 from stopadvisor.stats.intervals import exact_interval, paired_difference
 

@@ -1,9 +1,9 @@
-"""Climbing a ladder: a path of thresholds, and what each of its steps serves and costs.
+"""Climb a ladder: a path of thresholds, and what each step of it serves and costs.
 
-A step of the path has a threshold for every rung that is asked: the first reply that can be served
-and whose score reaches its threshold is served, else the reference.  The view of a path has a
-column for each step, from bold to careful, and the reference alone last, so that a test walks the
-steps as it walks the thresholds of a fixed budget.
+Each step of the path has one threshold per rung.  The first reply that ended by itself and whose
+score reaches its threshold is served; if none does, the reference is.  The view of a path has one
+column per step, from bold to careful, and the reference last, so that a test walks the steps as it
+walks the thresholds of a fixed budget.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -20,31 +20,18 @@ from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.probes.rungs import Rungs, Spent
 from stopadvisor.probes.table import ProbeTable
-from stopadvisor.rules.features import log_odds_of
+from stopadvisor.rules.features import LinearModel, log_odds_of
 
 __all__ = ["RUNG_FEATURES", "Climb", "OnGiveUp", "rung_features", "rung_scores"]
 
 Table = TypeVar("Table", bound=ProbeTable)
 OnGiveUp = Literal["escalate", "reply"]
-"""Where a rule expects all cheap rungs to be wrong: ask the reference next, or serve the reply."""
+"""If all cheap rungs are expected to be wrong: skip to the reference, or serve the reply."""
 
 RUNG_FEATURES = ("log_tokens", "support", "answer_share", "rung", "answer_log_odds")
-"""What a learned rule may read of a reply: the logarithm of its tokens, equal answers in a row (of
-samples the lead), the share of samples with this answer, the number of its column, and the mean
-probability of its tokens as log-odds."""
-
-
-class Model(Protocol):
-    """A fitted model of replies: `scores.LinearModel`, which takes more to import."""
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """Names of what it reads."""
-        ...
-
-    def scores(self, features: FloatArray) -> FloatArray:
-        """Log-odds that serving a reply counts nothing."""
-        ...
+"""Features of a reply for learned rules: log of its tokens, number of equal answers in a row (for
+samples, the leader's lead), share of samples with this answer, column number, and mean token
+probability as log-odds."""
 
 
 # numpy's vectorised functions may differ from the C library's in the last bit.
@@ -69,13 +56,13 @@ def rung_features(
 
 
 def rung_scores(
-    family: str, table: ProbeTable, columns: tuple[int, ...], model: Model | None
+    family: str, table: ProbeTable, columns: tuple[int, ...], model: LinearModel | None
 ) -> FloatArray:
-    """Score of each reply, (n_questions, n_columns); the higher, the sooner it is served.
+    """Score of each reply, (n_questions, n_columns); a reply with a high score is served.
 
-    ``rung``: 0 for all; ``cap``: minus its tokens; ``rung-agreement``: equal answers in a row, of
-    samples the leader's lead; ``rung-confidence``: mean log-probability; ``rung-learned``: the
-    model's log-odds.
+    ``rung``: always 0; ``cap``: minus the reply's tokens; ``rung-agreement``: equal answers in a
+    row, or the leader's lead among samples; ``rung-confidence``: mean log-probability;
+    ``rung-learned``: the model's log-odds.
     """
     rungs, at = _rungs(table), list(columns)
     if family == "rung":
@@ -91,7 +78,7 @@ def rung_scores(
 
 
 def _support(table: ProbeTable, columns: tuple[int, ...]) -> IntArray:
-    """Equal answers in a row among the replies that are asked; of samples the leader's lead."""
+    """Equal answers in a row among the columns asked; among samples, the leader's lead."""
     rungs = _rungs(table)
     sampled = {k for block in rungs.blocks if len(block) > 1 for k in block}
     support = rungs.support[:, list(columns)]
@@ -108,7 +95,7 @@ def _support(table: ProbeTable, columns: tuple[int, ...]) -> IntArray:
 
 
 def _own_tokens(rungs: Rungs) -> FloatArray:
-    """Tokens decoded by the reply of each column alone; its samples' share is not in the others."""
+    """Tokens of each column's own reply, without those of the samples before it."""
     decoded = rungs.spent.decoded
     own = decoded.copy()
     for block in rungs.blocks:
@@ -125,21 +112,21 @@ def _rungs(table: ProbeTable) -> Rungs:
 
 @dataclass(frozen=True)
 class Climb:
-    """Which rungs are asked before the reference, and the path of thresholds."""
+    """The columns asked before the reference, and the path of thresholds."""
 
     family: str
     names: tuple[str, ...]
-    """Rung of each column that is asked, as a person calls it, and the reference's last."""
+    """Rung name of each column asked, then the reference's."""
     columns: tuple[int, ...]
-    """Columns of the table that are asked before the reference, increasing."""
+    """Columns of the table asked before the reference, increasing."""
     path: tuple[tuple[float, ...], ...]
-    """Thresholds of each step, one for each column; steps from bold to careful."""
-    model: Model | None = None
+    """For each step, from bold to careful, one threshold per column."""
+    model: LinearModel | None = None
     on_give_up: OnGiveUp | None = None
     """`escalate`: a reply whose score lies below the step's level skips the rungs between it and
     the reference; `reply`: it is served.  None: the rule never gives up."""
     give_up: tuple[float, ...] = ()
-    """A level for each step of the path; none where nothing is given up."""
+    """A level for each step of the path; empty if the rule never gives up."""
 
     stop_at = None
     """No column is served to everybody."""
@@ -148,12 +135,12 @@ class Climb:
         return len(self.path) + 1
 
     def view(self, table: Table) -> Table:
-        """The table with a column for each step, and the reference last.
+        """The table with one column per step, and the reference last.
 
         Raises
         ------
         ProbeError
-            Its columns are no rungs, or others than these.
+            Its columns are not rungs, or not these rungs.
         """
         rungs = _rungs(table)
         if tuple(rungs.names[k] for k in (*self.columns, -1) if k < len(rungs.names)) != self.names:
@@ -161,17 +148,14 @@ class Climb:
         return self.view_of(table, rung_scores(self.family, table, self.columns, self.model))
 
     def view_of(self, table: Table, scores: FloatArray) -> Table:
-        """The same by scores of another origin, (n_questions, n_asked)."""
+        """The same view, from given scores (n_questions, n_asked) such as those out of fold."""
         rungs, (served, _, spent) = _rungs(table), self._walk(table, scores)
         view = table.at(served, range(1, len(self) + 1))
         of_reply = rungs.map(lambda values: np.take_along_axis(values, served, axis=1))
         return replace(view, rungs=replace(of_reply, names=(), rates=(), spent=spent))
 
     def at(self, table: ProbeTable, step: float) -> tuple[IntArray, BoolArray]:
-        """Column of the reply that is served at a step, and whether the rule gives up on the way.
-
-        Both of shape (n_questions,).
-        """
+        """Column served at a step, and whether the rule gives up; both (n_questions,)."""
         k = round(step) - 1
         one = replace(self, path=self.path[k : k + 1], give_up=self.give_up[k : k + 1])
         scores = rung_scores(self.family, table, self.columns, self.model)
@@ -179,7 +163,7 @@ class Climb:
         return served[:, 0], given_up[:, 0]
 
     def _walk(self, table: ProbeTable, scores: FloatArray) -> tuple[IntArray, BoolArray, Spent]:
-        """Which column is served, whether it was given up, and what that costs; for each step."""
+        """Column served, whether the rule gave up, and the cost; all (n_questions, n_steps + 1)."""
         rungs = _rungs(table)
         n, last = table.n_questions, len(rungs.names) - 1
         path = np.array([*self.path, (math.inf,) * len(self.columns)])  # (n_steps, n_asked)
@@ -191,7 +175,7 @@ class Climb:
         paid, block_paid = Spent(*(zero,) * 5), Spent(*(zero,) * 5)
         block = range(0)
         for k, column in enumerate((*self.columns, last)):
-            if column not in block:  # what the rung before has cost is paid for good
+            if column not in block:  # another rung: what the last one cost is final
                 paid, block_paid = paid.plus(block_paid), Spent(*(zero,) * 5)
                 block = next(b for b in rungs.blocks if column in b)
             own = rungs.spent.each(lambda values, at=column: values[:, at, None])  # type: ignore[misc]
@@ -207,14 +191,14 @@ class Climb:
                     passes = passes | below if self.on_give_up == "reply" else passes
                 if self.family == "cap" and column not in rungs.whole:
                     own = _abandoned(own, -path[:, k], rungs.rates[column][2], passes)
-            # Samples of one rung add up in their own columns: the last one asked holds them all.
+            # Costs of samples are cumulative: the last column asked holds the sum.
             block_paid = own.where(asked, block_paid)
             served = np.where(passes, column, served)
             waiting = waiting & ~passes
         return served, given_up, paid.plus(block_paid)
 
     @classmethod
-    def of(cls, family: str, ladder: Mapping[str, Any], model: Model | None) -> Climb:
+    def of(cls, family: str, ladder: Mapping[str, Any], model: LinearModel | None) -> Climb:
         """The climb of a policy's field `ladder`."""
         names = [r["name"] for r in ladder["rungs"] for _ in range(r.get("repeat", 1))]
         asked = tuple(ladder["asked"])
@@ -224,7 +208,7 @@ class Climb:
         return cls(family, tuple(names), asked, path, model, ladder.get("on_give_up"), levels)
 
     def describe(self, position: float | None = None) -> str:
-        """Which rungs are asked in which order, in words; at a position of the path, until when."""
+        """The rungs in order, in words; with a position of the path, the thresholds too."""
         asked = list(dict.fromkeys(self.names[:-1]))
         if position is None or not 1 <= position <= len(self.path):
             return f"{', then '.join(asked)}, then {self.names[-1]}"
@@ -245,7 +229,7 @@ class Climb:
 
 
 def _abandoned(own: Spent, caps: FloatArray, rate: float, passes: BoolArray) -> Spent:
-    """What a reply costs that is given up at a cap, where it does not end before."""
+    """Cost of a reply that is cut off at a cap unless it passes."""
     decoded = np.where(passes, own.decoded, np.minimum(own.decoded, caps))
     price = own.price - rate * (own.decoded - decoded)
     return replace(own, decoded=decoded, price=price)

@@ -4,13 +4,15 @@ Everything at checkpoint j is computed from checkpoints 0…j of the policy's ow
 the paper's eight measure how far along the grid a checkpoint is, so they take a grid; those of
 positions count thinking tokens instead.  The online stepper computes the same numbers one
 checkpoint at a time; both use the same float64 operations, so that a replayed run gives
-bit-identical features.  Knows no model and no labels.
+bit-identical features.  Fits nothing; a fitted `LinearModel` turns features into
+a score.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,6 +32,7 @@ __all__ = [
     "POSITION_FEATURES",
     "SUREST_LOGPROB",
     "TEXT_FEATURES",
+    "LinearModel",
     "feature_array",
     "log_odds_of",
     "run_lengths",
@@ -255,3 +258,24 @@ def _position_feature(name: str, table: ProbeTable, columns: NDArray[np.int64]) 
     if name == "vote_fraction":
         return count / np.arange(1, columns.size + 1)
     return _mapped(math.log1p, count)
+
+
+@dataclass(frozen=True)
+class LinearModel:
+    """Standardisation and logistic regression as plain numbers."""
+
+    features: tuple[str, ...]
+    mean: tuple[float, ...]
+    scale: tuple[float, ...]
+    coef: tuple[float, ...]
+    intercept: float
+
+    def scores(self, features: NDArray[np.float64]) -> FloatArray:
+        """Log-odds of being right.
+
+        `features` have shape (..., n_features), the log-odds (...).
+        """
+        z = np.full(features.shape[:-1], self.intercept)
+        for k, (mean, scale, coef) in enumerate(zip(self.mean, self.scale, self.coef, strict=True)):
+            z = z + coef * ((features[..., k] - mean) / scale)
+        return z

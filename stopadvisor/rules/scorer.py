@@ -16,10 +16,10 @@ from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.costs import Asking, Costing, Serving, TokenCounts, stopped_counts
 from stopadvisor.rules.families import FIXED_BUDGET
-from stopadvisor.rules.features import feature_array
+from stopadvisor.rules.features import LinearModel, feature_array
 from stopadvisor.rules.losses import LOST, Loss
 from stopadvisor.rules.schedules import Schedule
-from stopadvisor.rules.scores import LinearModel, scalar_scores
+from stopadvisor.rules.scores import scalar_scores
 from stopadvisor.stats.bounds import StopCurve
 
 __all__ = ["Scorer"]

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -24,9 +23,9 @@ from stopadvisor.ground.constants import LOGISTIC_C, LOGISTIC_MAX_ITER, N_FOLDS
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.families import AGREEMENT_FAMILIES, RUNG_FAMILIES, STOP_SCALARS
-from stopadvisor.rules.features import FEATURES, run_lengths, standing_tokens
+from stopadvisor.rules.features import FEATURES, LinearModel, run_lengths, standing_tokens
 
-__all__ = ["LinearModel", "fit_logistic", "out_of_fold", "paper_folds", "scalar_scores"]
+__all__ = ["fit_logistic", "out_of_fold", "paper_folds", "scalar_scores"]
 
 _NEWTON_STEPS = 50
 _NEWTON_TOLERANCE = 1e-14
@@ -72,27 +71,6 @@ def scalar_scores(
         return np.broadcast_to(positions, (table.n_questions, columns.size)).astype(np.float64)
     known = (*STOP_SCALARS, "fixed-budget")
     raise CalibrationError(f"scalar family must be one of {known}, got {family!r}")
-
-
-@dataclass(frozen=True)
-class LinearModel:
-    """Standardisation and logistic regression as plain numbers."""
-
-    features: tuple[str, ...]
-    mean: tuple[float, ...]
-    scale: tuple[float, ...]
-    coef: tuple[float, ...]
-    intercept: float
-
-    def scores(self, features: NDArray[np.float64]) -> FloatArray:
-        """Log-odds of being right.
-
-        `features` have shape (..., n_features), the log-odds (...).
-        """
-        z = np.full(features.shape[:-1], self.intercept)
-        for k, (mean, scale, coef) in enumerate(zip(self.mean, self.scale, self.coef, strict=True)):
-            z = z + coef * ((features[..., k] - mean) / scale)
-        return z
 
 
 def fit_logistic(

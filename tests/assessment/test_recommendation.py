@@ -21,10 +21,10 @@ from stopadvisor.paper.analysis import recommend_paper
 from stopadvisor.paper.protocol import MatchedRisk, PaperRule
 from stopadvisor.probes.trajectories import Profile, profile
 from stopadvisor.rules.families import FIXED_BUDGET
+from stopadvisor.rules.features import LinearModel
 from stopadvisor.rules.outcomes import BlindStopping
 from stopadvisor.rules.schedules import GridSchedule, MarkerSchedule
 from stopadvisor.rules.scorer import Scorer
-from stopadvisor.rules.scores import LinearModel
 from stopadvisor.stats.intervals import Interval
 
 MODEL = LinearModel(("run_length",), (0.0,), (1.0,), (1.0,), 0.0)

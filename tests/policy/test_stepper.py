@@ -23,9 +23,10 @@ from stopadvisor.rules.features import (
     OPEN_FEATURES,
     POSITION_FEATURES,
     TEXT_FEATURES,
+    LinearModel,
     feature_array,
 )
-from stopadvisor.rules.scores import LinearModel, scalar_scores
+from stopadvisor.rules.scores import scalar_scores
 from tests.policy_content import (
     built,
     example_content,

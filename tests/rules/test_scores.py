@@ -13,14 +13,8 @@ from hypothesis import strategies as st
 from stopadvisor.ground.constants import N_FOLDS
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.rules.families import SCALAR_FAMILIES, display_threshold
-from stopadvisor.rules.features import FEATURES, TEXT_FEATURES, feature_array
-from stopadvisor.rules.scores import (
-    LinearModel,
-    fit_logistic,
-    out_of_fold,
-    paper_folds,
-    scalar_scores,
-)
+from stopadvisor.rules.features import FEATURES, TEXT_FEATURES, LinearModel, feature_array
+from stopadvisor.rules.scores import fit_logistic, out_of_fold, paper_folds, scalar_scores
 from tests.populations import POPULATIONS
 from tests.replay import replayed
 
