@@ -1,4 +1,4 @@
-"""The gateway beside the server it stands before: throughput of streams, first tokens, stops.
+"""Throughput, first tokens and stops through the gateway, relative to direct requests.
 
 Run: python -m tests.benchmarks.gateway [--rounds 5] [--requests 192] [--only passed|stopped]
     [--base-url URL]

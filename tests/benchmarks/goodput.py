@@ -1,4 +1,4 @@
-"""Questions a second that a server answers within limits of latency, under a policy and without.
+"""Questions per second within latency limits, with a policy and without.
 
 Run: python -m tests.benchmarks.goodput [--base-url URL --model NAME --policy FILE --workload FILE]
          [--slo ttft=1.5,e2e=3] [--minutes 10] [--block 100]

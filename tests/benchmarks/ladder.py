@@ -1,4 +1,4 @@
-"""What a ladder is expected to certify and to save on public recordings.
+"""Savings that a ladder certifies on public recordings.
 
 Run from the repository root: ``python -m tests.benchmarks.ladder --data DIR [--splits N]``, where
 DIR holds ``replies-r1-qwen-32b-math500.jsonl``, and beside it ``real/`` the replies of the smaller

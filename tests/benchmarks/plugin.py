@@ -1,4 +1,4 @@
-"""A policy inside vLLM: time of stopped and of full thinking beside their decoded tokens.
+"""A policy inside vLLM: time and decoded tokens of stopped and of full thinking.
 
 Run: python -m tests.benchmarks.plugin [--questions 150] [--rounds 3] [--only stops|full|never]
 or, at a server that runs already with `policies/arithmetic.joblib` in it: [--server URL]

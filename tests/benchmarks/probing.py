@@ -1,4 +1,4 @@
-"""What probing costs beside generating, and beside reading every prefix again.
+"""Cost of probing, relative to generating and to reading every prefix again.
 
 Run from the repository root: ``python -m tests.benchmarks.probing``, on a processor, under six
 minutes; or, where there is an NVIDIA GPU with 80 GB, ``python -m tests.benchmarks.probing --device

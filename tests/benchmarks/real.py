@@ -1,4 +1,4 @@
-"""What is certified and saved on traces of real models, against simple rules at the same risk.
+"""Certified savings on traces of real models, against simple rules at the same risk.
 
 Run from the repository root: ``python -m tests.benchmarks.real [--half develop|report|all] [--json
 FILE]``.  Reads `samples/recorded/real` and nothing else; takes about ten minutes of CPU time.

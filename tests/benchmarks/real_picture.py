@@ -1,4 +1,4 @@
-"""The study `rivals` on the recorded traces of real models: its table, and one picture of it.
+"""Table and picture of the study `rivals` on recorded traces of real models.
 
 Run from the repository root: ``python -m tests.benchmarks.real_picture samples/pictures/rivals.svg
 [--splits N]``.  Runs are made as `tests.benchmarks.real_runs` makes them, one trace a question;

@@ -1,4 +1,4 @@
-"""The recorded traces of real models as runs, by way of `stopadvisor import probes`.
+"""Recorded traces of real models, imported as runs by `stopadvisor import probes`.
 
 Run from the repository root: ``python -m tests.benchmarks.real_runs FOLDER [--model NAME]
 [--number K] [--waits]`` writes the lines and imports them.  MATH-500 alone, one trace a question.

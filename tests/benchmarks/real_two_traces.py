@@ -1,4 +1,4 @@
-"""More from the same labels on traces of real models: two traces a question, or a sample of labels.
+"""More from the same labels on real traces: two traces per question, or a sample of labels.
 
 Run from the repository root: ``python -m tests.benchmarks.real_two_traces [--draws N] [--fits N]``,
 or with ``--labels N``.

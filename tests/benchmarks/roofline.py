@@ -1,4 +1,4 @@
-"""Published times between tokens beside those that the roofline of prices computes.
+"""Published times between tokens, against those that the roofline of prices computes.
 
 Run from the repository root: ``python -m tests.benchmarks.roofline``.  Reads
 ``serving-figures.csv`` beside it, 808 cells of benchmarks by other people: ``nim`` is NVIDIA's

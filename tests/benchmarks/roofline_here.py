@@ -1,4 +1,4 @@
-"""Prices that the roofline computes for this machine beside those that a vLLM on it has.
+"""Prices computed for this machine, against those measured in vLLM on it.
 
 Run from the repository root: ``python -m tests.benchmarks.roofline_here``; takes the environment of
 `tests/integration/setup-vllm.sh`.  Two models: the bundled reasoner, and one of 38 M parameters

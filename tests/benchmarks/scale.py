@@ -1,4 +1,4 @@
-"""How choosing and calibrating grow with the number of questions, and of positions.
+"""Time and memory of choosing and calibrating, by numbers of questions and positions.
 
 ``python -m tests.benchmarks.scale [N | NxM]…`` draws N questions with probes at M positions (10
 where none is named) and prints time and memory of `choose` + `calibrate` on arrays that are there

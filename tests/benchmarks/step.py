@@ -1,4 +1,4 @@
-"""CPU time of an observed checkpoint, and how that compares with scikit-learn's pipeline.
+"""CPU time of one step of a policy, compared with scikit-learn's pipeline.
 
 Run from the repository root: ``python -m tests.benchmarks.step [--questions N]``.  A step is
 everything the stepper does online: normalising the raw answer, features, score and decision.
