@@ -30,13 +30,13 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Pat
     root = tmp_path_factory.mktemp("closed")
     made = {}
     for name, cue in (("one", CUES["terse"]), ("two", CUES["no-reasoning"])):
-        path = probe(root / "probed" / name, 300, cue=cue)
+        path = probe(root / "probed" / name, 150, cue=cue)
         flipped = root / "flipped" / name
         shutil.copytree(path, flipped)
         shutil.copy(root / "probed" / f"{name}-sums.jsonl", root / "flipped")
         edit_records(flipped, flip_calibration)
         made[name] = (path, flipped)
-    path = probe(root / "probed" / "warm", 300, temperature=0.6)
+    path = probe(root / "probed" / "warm", 150, temperature=0.6)
     flipped = root / "flipped" / "warm"
     shutil.copytree(path, flipped)
     edit_records(flipped, flip_calibration)

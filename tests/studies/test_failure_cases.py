@@ -14,6 +14,7 @@ from stopadvisor.ground.errors import StudyError
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
 from stopadvisor.studies.failure_cases import find_cases
+from stopadvisor.studies.registry import outline_of
 from stopadvisor.studies.tables import StudyOptions
 from stopadvisor.workload.questions import read_workload
 from tests.material import ARCHIVES, make_run
@@ -58,7 +59,7 @@ def test_cases_are_those_of_the_published_thresholds(archive: Archive) -> None:
 
 @pytest.mark.slow
 def test_texts_are_the_runs_own(tmp_path: Path) -> None:
-    path = make_run(tmp_path / "run", 300)
+    path = make_run(tmp_path / "run", 150)
     source = open_source(path)
     found = run([source], QUICK)
     records = {r.id: r for r in RunDirectory.load(path).records()}
@@ -85,12 +86,10 @@ def test_texts_are_the_runs_own(tmp_path: Path) -> None:
     assert [row["gold"] for row in gone] == [row["gold"] for row in texts]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("value", ["0", "-1", "few", ""])
-def test_the_number_of_cases_is_checked(value: str, tmp_path: Path) -> None:
-    source = open_source(make_run(tmp_path / "run", 60))
+def test_the_number_of_cases_is_checked(value: str) -> None:
     with pytest.raises(StudyError, match="option cases must be a whole number >= 1"):
-        run([source], StudyOptions(extra={"cases": value}))
+        outline_of("failure-cases").whole(StudyOptions(extra={"cases": value}), "cases")
 
 
 # --- Cases ----------------------------------------------------------------------------------------

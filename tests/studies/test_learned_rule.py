@@ -63,7 +63,7 @@ def test_classifiers_are_scikit_learns(tmp_path: Path) -> None:
     whole = np.load(ARCHIVES / f"{NAMES[0]}.npz")
     n = len(whole["correct"])
     data = {
-        key: value[: 40 * len(value) // n] if len(value) >= n else value
+        key: value[: 20 * len(value) // n] if len(value) >= n else value
         for key, value in whole.items()
     }
     np.savez(tmp_path / "part.npz", **data)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stopadvisor.studies import matched_risk
 from stopadvisor.studies.tables import StudyOptions
 from tests.material import ARCHIVES
 from tests.studies.material import NAMES, QUICK, Archive, row_of, rows_of, studied, study
@@ -88,13 +89,17 @@ def test_thresholds_are_chosen_for_the_cap_of_a_probe(archive: Archive) -> None:
         assert row["delta_saving_low"] < savings[0] - savings[1] < row["delta_saving_high"]
 
 
-def test_calibration_size_draws_from_the_calibration_questions(archive: Archive) -> None:
+def test_calibration_size_draws_from_the_calibration_questions(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matched_risk, "_SIZES", (80, 200))
+    monkeypatch.setattr(matched_risk, "_DRAWS", 3)
     found = studied(study("calibration-size"), [archive("mixed")], QUICK)
     data = load("mixed")
     calibration, test = split(len(data["correct"]))
     rng = np.random.default_rng(QUICK.seed)
-    for size in (25, 50, 80, 100, 150, 200):
-        sets = [rng.choice(calibration, size=size, replace=False) for _ in range(8)]
+    for size in (80, 200):
+        sets = [rng.choice(calibration, size=size, replace=False) for _ in range(3)]
     published = json.loads((ARCHIVES / "expected.json").read_text())["mixed"]["alpha"]["0.15"]
     for side, families in SIDES.items():
         points = [certified(data, families, rows, test) for rows in sets]

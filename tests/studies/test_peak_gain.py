@@ -85,22 +85,6 @@ def test_peaks_of_every_family_are_those_of_the_definitions(name: str, archive: 
     assert row["full_tokens"] == data["think_lens"].mean()
 
 
-def test_curves_pass_through_every_threshold(archive: Archive) -> None:
-    found = studied(study("frontier"), [archive("mixed")], QUICK)
-    data = load("mixed")
-    at = np.arange(len(data["correct"]))
-    swept = sweep_stops(data)
-    for family in ("learned", "confidence", "entropy", "run-stability"):
-        curve = [row for row in rows_of(found, "curves") if row["family"] == family]
-        assert [row["at"] for row in curve] == pytest.approx([t for (t,) in swept[family]])
-        for row, stops in zip(curve, swept[family].values(), strict=True):
-            tokens, right = data["thinking"][at, stops].mean(), data["correct"][at, stops].mean()
-            assert (row["think_tokens"], row["accuracy"]) == pytest.approx((tokens, right))
-            assert row["gain"] == pytest.approx(
-                right - fixed_budget(data, tokens, "linear"), abs=1e-9
-            )
-
-
 # --- `schedules` ----------------------------------------------------------------------------------
 
 
@@ -237,14 +221,6 @@ def test_rows_are_what_the_published_scripts_print(name: str, archive: Archive) 
         assert profile[kind] == pytest.approx(counts[kind] / sum(counts.values()))
     serving = row_of(found, "serving")
     assert serving["black_box_pct"] == pytest.approx(expected["regimes"]["black_box"])
-
-
-@pytest.mark.slow
-def test_no_difference_is_shown_of_rules_that_are_not_feasible(archive: Archive) -> None:
-    row = row_of(studied(study("map"), [archive("mixed")], StudyOptions(alpha=0.05)), "summary")
-    assert row["verdict"] == "inconclusive"
-    shown = [row[f"delta_saving_{name}"] for name in ("pp", "low", "high")]
-    assert shown == [None] * 3
 
 
 @pytest.mark.slow

@@ -98,10 +98,10 @@ def test_traces_that_were_cut_say_nothing_of_the_cue(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_runs_and_samples_are_rows(tmp_path: Path) -> None:
     paths = [
-        probe(tmp_path / "greedy", greedy=True),
-        probe(tmp_path / "warm", temperature=0.6, seed=7),
-        probe(tmp_path / "two", samples=2, temperature=0.6),
-        probe(tmp_path / "own"),
+        probe(tmp_path / "greedy", 80, greedy=True),
+        probe(tmp_path / "warm", 80, temperature=0.6, seed=7),
+        probe(tmp_path / "two", 80, samples=2, temperature=0.6),
+        probe(tmp_path / "own", 80),
     ]
     found = study("temperature")([open_source(path) for path in paths], QUICK)
     rows = rows_of(found, "temperature")
