@@ -1,4 +1,4 @@
-"""What `run` prints and saves: an answered workload as one value.  Knows no screen."""
+"""The result of `run`."""
 
 from __future__ import annotations
 
@@ -14,62 +14,62 @@ __all__ = [
 
 @dataclass(frozen=True)
 class MeanTokens:
-    """Decoded tokens per question."""
+    """Mean number of decoded tokens per question."""
 
     think: float | None
-    """Thinking."""
+    """For thinking."""
     probe: float | None
-    """Probes."""
+    """For probes."""
     visible: float | None
-    """Visible answer."""
+    """For the visible answer."""
 
 
 @dataclass(frozen=True)
 class FullComparison:
-    """Stopping against full thinking, over the same questions."""
+    """Stopping compared with full thinking on the same questions."""
 
     questions: int
-    """Answered both with stopping and without."""
+    """Questions answered both ways."""
     decoded_tokens: int
-    """Tokens with stopping, those of the probes included."""
+    """Tokens decoded with stopping, including probes."""
     full_decoded_tokens: int
-    """Tokens without."""
+    """Tokens decoded with full thinking."""
     think_tokens: int
     """Thinking tokens with stopping."""
     full_think_tokens: int
-    """Thinking tokens without."""
+    """Thinking tokens with full thinking."""
     differing: int
-    """Stopped questions whose reply is not, in normal form, what full thinking answers; it counts
-    where either is empty, or full thinking was cut off."""
+    """Stopped questions whose answer differs in normal form from full thinking's, or where either
+    answer is empty or full thinking was cut off."""
     differing_share: float | None
-    """Their share of the questions."""
+    """Share of the questions that differ."""
     differing_ci95: tuple[float, float] | None
-    """Its exact interval."""
+    """Exact 95 % interval of that share."""
     labelled: int
-    """Questions with gold; what follows, but for the savings, is of these."""
+    """Questions with gold; the fields below are about these, except for the savings."""
     correct: int
     """Right with stopping."""
     full_correct: int
-    """Right without."""
+    """Right with full thinking."""
     lost: int
-    """Right without, wrong with stopping."""
+    """Right with full thinking, wrong with stopping."""
     token_saving_pct: float | None
-    """Decoded tokens saved, those of the probes paid; null without any question."""
+    """Decoded tokens saved, net of probes; null without questions."""
     think_saving_pct: float | None
     """Thinking tokens saved."""
     accuracy: float | None
-    """Accuracy with stopping; null without gold, as what follows."""
+    """Accuracy with stopping; null without gold, as are the fields below."""
     full_accuracy: float | None
-    """Accuracy without."""
+    """Accuracy with full thinking."""
     risk: float | None
-    """Share lost."""
+    """Share of the questions that are lost."""
     risk_ci95: tuple[float, float] | None
-    """Its exact interval."""
+    """Exact 95 % interval of that share."""
 
 
 @dataclass(frozen=True)
 class TimedComparison(FullComparison):
-    """Stopping against full thinking, with the time it took."""
+    """Stopping compared with full thinking, also in wall time."""
 
     timed_questions: int
     """Questions that this call answered both ways."""
@@ -80,37 +80,37 @@ class TimedComparison(FullComparison):
     time_saving_pct: float | None
     """Time saved."""
     unmet: FullComparison
-    """The same of questions that had no part in the policy."""
+    """The same for questions that were used neither to fit nor to calibrate the policy."""
 
 
 @dataclass(frozen=True)
 class RungShare:
-    """What one rung did."""
+    """How often one rung was asked and served."""
 
     name: str
-    """Of the rung."""
+    """Name of the rung."""
     asked: int
     """Questions that it was asked."""
     served: int
     """Questions that it answered."""
     share: float
-    """Their share."""
+    """Share of the questions that it answered."""
     down: int
-    """Questions at which it could not be asked."""
+    """Questions for which it gave no usable reply."""
 
 
 @dataclass(frozen=True)
 class ClimbSummary:
-    """What climbing a ladder came to."""
+    """The result of climbing a ladder."""
 
     rungs: tuple[RungShare, ...]
-    """In the order of climbing."""
+    """In climbing order."""
     price: float
-    """Of a question on average, replies that were climbed past included, in the ladder's unit."""
+    """Mean price of a question in the ladder's unit, including replies that were climbed past."""
     full_price: float | None
-    """Only with `--compare-full`: of the reference alone."""
+    """Mean price of asking the reference alone; only with `--compare-full`."""
     price_saving_pct: float | None
-    """Only with `--compare-full`: of the questions that were answered both ways."""
+    """Saving on questions that were answered both ways; only with `--compare-full`."""
     gave_up: int
     """Questions whose cheap rungs the rule expected to be wrong: the reference was next, or a reply
     is served all the same."""
@@ -121,56 +121,55 @@ class AnswerSummary:
     """`run --json`: what was answered, and what stopping changed."""
 
     policy: str
-    """Its file."""
+    """The policy file."""
     digest: str
-    """Its digest."""
+    """The policy's digest."""
     kind: str
     """`stop` or `full-budget`."""
     family: str | None
-    """The rule; null for `full-budget`."""
+    """The rule's family; null for `full-budget`."""
     workload: str
     """File of the questions."""
     model: str
-    """What answered."""
+    """Name of the model."""
     out: str
     """File of the answers."""
     setting: str
-    """Eight digits that stand for all that decides an answer."""
+    """Short hash of everything that determines an answer."""
     on_stop: OnStop
-    """The reply of a stopped question: the `probe`, or a visible `answer`."""
+    """The reply to a stopped question: the `probe`'s answer, or a visible `answer`."""
     serving: Literal["resume"] | None
-    """`resume` at a server, which goes on with the thinking after each probe; null where the model
-    runs here."""
+    """`resume` at a server, which resumes thinking after each probe; null for a local model."""
     server_saving_pct: float | None
-    """Net saving at vLLM's prefix cache of a policy chosen for `kv-fork`, as its calibration
-    measured it; null for others."""
+    """For a policy chosen for `kv-fork`: the net saving with vLLM's prefix cache, as measured at
+    calibration; null for others."""
     certified: bool
     """Whether the certificate covers these answers."""
     alpha: float | None
-    """Of the certificate; null where there is none."""
+    """The certified limit; null without a certificate."""
     loss: str | None
-    """What alpha limits, as `lost` or `differs`; null without a certificate."""
+    """The loss that alpha limits, such as `lost` or `differs`; null without a certificate."""
     questions: int
-    """In the file."""
+    """Questions in the file."""
     new: int
-    """Answered by this call."""
+    """Questions answered by this call."""
     seconds: float
-    """Wall time of these."""
+    """Wall time of this call's answers."""
     stopped: int
     """Questions that were stopped early."""
     stopped_share: float | None
-    """Their share."""
+    """Share of the questions that were stopped early."""
     mean_tokens: MeanTokens
-    """Decoded per question."""
+    """Mean decoded tokens per question."""
     labelled: int
     """Questions with gold."""
     accuracy: float | None
-    """Share of these that are right."""
+    """Share of the labelled questions that are right."""
     full: TimedComparison | None
-    """Only with `--compare-full`: against full thinking."""
+    """Comparison with full thinking; only with `--compare-full`."""
     remarks: tuple[str, ...]
     """What the reader should know."""
     climbed: ClimbSummary | None = None
-    """Only of a policy that climbs a ladder."""
+    """Only for a policy that climbs a ladder."""
     headline: str = ""
     """First line of the screen."""

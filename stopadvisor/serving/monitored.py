@@ -17,102 +17,102 @@ __all__ = ["AlarmDelay", "MonitoredPromise", "Watch", "monitored"]
 
 @dataclass(frozen=True)
 class Watch:
-    """One loss that is watched."""
+    """The tests of one loss."""
 
     watch: str
     """`differs`, or the loss of the certificate, which needs gold."""
     limit: float
-    """The risk that is allowed."""
+    """The limit of this risk."""
     is_promise: bool
-    """False: an early warning, not the promise itself."""
+    """False for an early warning."""
     e_value: float
-    """Evidence that the limit is broken; an alarm at 1 / delta."""
+    """Evidence that the risk exceeds its limit; an alarm at 1 / delta."""
     delta: float
-    """Probability of ever raising this alarm falsely, at most."""
+    """Largest probability of ever raising this alarm falsely."""
     detector: float
-    """Evidence of a change; an alarm at `change`."""
+    """Evidence of a recent change; an alarm at `change`."""
     change: float
-    """Mean requests to a false alarm of this detector, at least."""
+    """Least mean number of requests to a false alarm of this detector."""
     upper: float | None
     """Upper limit of this risk if it is constant; open audits count as losses.  Null before the
-    first audit of a stop."""
+    first audit of a stopped request."""
 
 
 @dataclass(frozen=True)
 class AlarmDelay:
-    """How soon a broken promise shows."""
+    """How soon a broken promise raises the alarm."""
 
     times: int
-    """The promise's loss, as a multiple of its limit."""
+    """The true risk, as a multiple of the promise's limit."""
     requests: float | None
-    """Median number until its alarm, where every audited reply that differs gets gold if the
-    promise needs it; null: perhaps never."""
+    """Median number of requests until the alarm, if every audit that differs gets the gold that
+    the promise needs; null if the alarm may never come."""
     undropped: float | None
-    """The same if no audit were given up."""
+    """The same if no audits were shed."""
 
 
 @dataclass(frozen=True)
 class MonitoredPromise:
-    """Whether a promise is kept by the traffic, and what was watched."""
+    """Whether live traffic keeps a promise, and the figures behind that."""
 
     digest: str
-    """Of the policy."""
+    """The policy's digest."""
     claim: str
-    """What it promises."""
+    """The promise in words."""
     verdict: Literal["alarm", "no-alarm", "no-audits"]
-    """`no-audits` where nothing was audited."""
+    """`no-audits` if nothing was audited."""
     alarm: Alarm | None
-    """The gravest that is on; null where there is none."""
+    """The most severe alarm that is on; null if none is."""
     alarms: tuple[Alarm, ...]
-    """All that are on, the gravest first."""
+    """All alarms that are on, the most severe first."""
     resets: int
-    """Times that somebody reset the alarms; each began new tests."""
+    """How often the alarms were reset; each reset started new tests."""
     watched: tuple[Watch, ...]
-    """The promise, and where it needs gold the early warning."""
+    """The promise and, if that needs gold, the early warning."""
     replicas: int
-    """Logs read as one stream; each server watches its own log alone."""
+    """Number of logs merged into one stream; each server tests only its own log."""
     delta: float
-    """Probability of ever raising a false promise alarm or early warning in a stream, at most."""
+    """Largest probability of ever raising a false promise alarm or early warning in a stream."""
     change: float
-    """Mean requests to a false alarm of change in a stream, at least."""
+    """Least mean number of requests to a false alarm of change in a stream."""
     share: float
-    """Of requests that are audited."""
+    """Share of requests that are audited."""
     requests: int
     """Covered requests."""
     stopped: int
-    """Of these, stopped early."""
+    """Covered requests that were stopped early."""
     audits: int
-    """Audited, stopped or not."""
+    """Requests picked for an audit, stopped or not."""
     resolved: int
     """Audits of stopped requests that have a result."""
     differing: int
-    """Of these, replies that differ from what full thinking said."""
+    """Resolved audits whose reply differs from full thinking's."""
     shed: int
-    """Audits that were given up."""
+    """Audits that were shed or failed."""
     unresolved: int
-    """Audits of stopped requests without a result, shed ones included."""
+    """Audits of stopped requests without a result, including shed ones."""
     gold: int
     """Audits with gold."""
     gold_losses: int
     """Sum of their losses."""
     upper: float | None
-    """Upper limit of the share of differing replies, for a risk that is constant."""
+    """Upper limit of the share of differing replies, if that is constant."""
     delay: tuple[AlarmDelay, ...]
-    """How soon a broken promise shows at this share."""
+    """How soon a broken promise raises the alarm at this audit share."""
     dropped_share: float
-    """Share of the audits of stops that were given up, among those that have ended."""
+    """Share of the ended audits that were shed or failed."""
     decoded_tokens: int
-    """Of all requests."""
+    """Tokens decoded for all requests."""
     audit_tokens: int
-    """Decoded in the background, on top."""
+    """Tokens decoded for audits, in addition."""
     saved_tokens: float | None
-    """Estimated from the audits; null without a result."""
+    """Tokens saved by stopping, estimated from the audits; null without a result."""
     drift: Mapping[str, float]
-    """Evidence that a feature changed; no claim about risk."""
+    """Evidence that a feature of the traffic has changed; says nothing about risk."""
     drifted: Mapping[str, int]
-    """Features that changed, and the request at which it showed."""
+    """Features that have changed, with the request at which that was detected."""
     drift_delta: float
-    """Probability of ever reporting drift falsely, at most, over all features together."""
+    """Largest probability of ever reporting drift falsely, over all features together."""
     remarks: tuple[str, ...]
     """What the reader should know."""
 

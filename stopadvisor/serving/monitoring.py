@@ -125,16 +125,16 @@ def drift_reference(policy: Policy) -> Mapping[str, Sequence[float]]:
 
 @dataclass(frozen=True)
 class Alarm:
-    """What rang, and when."""
+    """An alarm that was raised."""
 
     watch: str
-    """`differs`, or the loss of the certificate."""
+    """The loss that raised it: `differs`, or that of the certificate."""
     kind: AlarmKind
     """The promise, an early warning, or a change."""
     request: int
-    """Requests counted by then."""
+    """Number of requests up to the alarm."""
     time: float
-    """Of the record, in seconds since 1970."""
+    """Time of the record that raised it, in seconds since 1970."""
 
 
 def exit_code(alarms: Mapping[AlarmKind, Alarm]) -> int:
