@@ -129,13 +129,13 @@ class Metrics:
             full = f"stopadvisor_{name}_seconds"
             return Histogram(full, text, labels, registry=registry, buckets=_SECONDS)
 
-        self.requests = counter("requests", "Requests, by how and why.", "route", "reason")
-        self.responses = counter("responses", "Responses by status; 0 means no response.", "status")
-        self.stops = counter("stops", "Traces stopped, by thinking tokens.", "route", "budget")
+        self.requests = counter("requests", "Requests by route and reason.", "route", "reason")
+        self.responses = counter("responses", "Responses by status; 0 means none.", "status")
+        self.stops = counter("stops", "Stopped traces by thinking tokens.", "route", "budget")
         self.rungs = counter("rungs", "Requests by the rung that answered.", "route", "rung")
-        self.rungs_down = counter("rungs_down", "Requests for which a rung gave nothing.", "rung")
+        self.rungs_down = counter("rungs_down", "Requests for which a rung was down.", "rung")
         self.tokens = counter("tokens", "Decoded tokens of covered requests.", "kind")
-        self.discarded = counter("discarded_tokens", "Decoded, and no part of a reply.")
+        self.discarded = counter("discarded_tokens", "Tokens outside of any reply.")
         self.reasoning = Counter(
             "gen_ai_usage_reasoning_output_tokens",
             "Thinking tokens shown: OpenTelemetry's gen_ai.usage.reasoning.output_tokens.",
@@ -143,10 +143,10 @@ class Metrics:
         )
         self.probe_seconds = seconds("probe", "Seconds from sending a probe to its answer.")
         self.failed_probes = counter("failed_probes", "Probes that failed: thinking went on.")
-        self.queue_seconds = seconds("queue", "Waiting for a place.")
-        self.ttft_seconds = seconds("time_to_first_token", "To the body's first byte.", "route")
-        self.e2e_seconds = seconds("e2e_request_latency", "To the body's last byte.", "route")
-        self.overhead_seconds = seconds("overhead", "Before the server was first asked.", "route")
+        self.queue_seconds = seconds("queue", "Time in the queue.")
+        self.ttft_seconds = seconds("time_to_first_token", "Time to the first byte.", "route")
+        self.e2e_seconds = seconds("e2e_request_latency", "Time to the last byte.", "route")
+        self.overhead_seconds = seconds("overhead", "Time until a server is asked.", "route")
         self.in_flight = gauge("requests_in_flight", "Requests being answered.")
         self.waiting = gauge("requests_waiting", "Requests waiting for a place.")
         self.upstream_up = gauge(
@@ -155,13 +155,13 @@ class Metrics:
         self.upstream_in_flight = gauge(
             "upstream_in_flight", "Requests in flight at this upstream.", "upstream"
         )
-        self.tasks = gauge("event_loop_tasks", "Tasks in the event loop at the time of the scrape.")
+        self.tasks = gauge("event_loop_tasks", "Tasks in the event loop.")
         self.policy = gauge("policy_info", "Policies in use.", "model", "digest")
         self.audits = counter("audits", "Audits: equal, differs, shed or failed.", "result")
-        self.audit_tokens = counter("audit_tokens", "Decoded for audits.")
+        self.audit_tokens = counter("audit_tokens", "Tokens decoded for audits.")
         self.audit_e_value = gauge("audit_e_value", "Evidence against a limit.", "digest", "watch")
         self.audit_change = gauge("audit_change", "Evidence of a change.", "digest", "watch")
-        self.audit_upper = gauge("audit_upper_limit", "Of the differing share.", "digest")
+        self.audit_upper = gauge("audit_upper_limit", "Upper limit of differing replies.", "digest")
         self.audit_alarm = gauge(
             "audit_alarm",
             "1 while this alarm is on: promise, early-warning or change.",

@@ -26,8 +26,8 @@ from tests.serving.virtual_server import VirtualServer, run_virtually
 def walked(
     rng: np.random.Generator, turns: int, ratio: float, width: float, drift: float = 0.0
 ) -> list[Block]:
-    """Blocks of a server that is later the higher the rate, by chance more or less; full thinking
-    just meets the limits at one question a second."""
+    """Blocks at a server whose lateness grows with the rate, plus noise; full thinking just meets
+    the limits at one question a second."""
     start, blocks, slow = math.exp(rng.uniform(-2, -1)), list[Block](), 0.0
     for turn in range(turns):
         slow = 0.8 * slow + drift * rng.normal()  # the same machine, for both arms
@@ -53,7 +53,7 @@ def test_the_interval_holds_the_ratio(turns: int, width: float, drift: float, le
     assert len(known) >= 195
     held = np.mean([f.low <= 1.4 <= f.high for f in known])
     assert held >= least - 3 * math.sqrt(least * (1 - least) / len(known))
-    # Nor by being endless, nor beside the mark.
+    # The intervals are short, and centred on the truth.
     assert np.median([f.high / f.low for f in known]) < 2.1
     assert np.median([f.ratio for f in known]) == pytest.approx(1.4, rel=0.03)
     assert np.median([f.full for f in known]) == pytest.approx(1, rel=0.06)
@@ -77,7 +77,7 @@ def test_the_walk_doubles_and_then_narrows() -> None:
     assert next_rate(1.0, narrow) / next_rate(1.0, narrow[:-1]) == pytest.approx(2**0.25)
 
 
-# --- Whole runs, in time that is made up ----------------------------------------------------------
+# --- Whole runs, in simulated time ----------------------------------------------------------------
 
 
 def measured(slo: dict[str, float], stopped: int = 30, route: str = "policy") -> list[Block]:

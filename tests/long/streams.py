@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -86,16 +87,21 @@ def false_alarms(name: str, streams: int, seed: int = 0) -> int:
         One of `CALM`, or of `BROKEN_STREAMS`.
     """
     case = CALM[name if name in CALM else name.partition(",")[0]]
-    rings = 0
+    promise, change, if_open_counts_0 = _alarms(case, streams, seed, "left out" in name)
+    return if_open_counts_0 if "count 0" in name else change if "change" in name else promise
+
+
+@cache
+def _alarms(case: Calm, streams: int, seed: int, leaves_out: bool) -> tuple[int, int, int]:
+    """Count the streams with an alarm of promise or early warning, with one of change, and with one
+    if open audits counted 0."""
+    counts = [0, 0, 0]
     for rng in np.random.default_rng(seed).spawn(streams):
-        course, if_open_counts_0 = calm_course(case, rng, leaves_out="left out" in name)
-        if "count 0" in name:
-            rings += if_open_counts_0 >= 1 / course.processes["drop"].test.delta
-        elif "change" in name:
-            rings += "change" in course.alarms
-        else:
-            rings += bool(course.alarms.keys() - {"change"})
-    return rings
+        course, if_open_counts_0 = calm_course(case, rng, leaves_out=leaves_out)
+        counts[0] += bool(course.alarms.keys() - {"change"})
+        counts[1] += "change" in course.alarms
+        counts[2] += if_open_counts_0 >= 1 / course.processes[case.loss].test.delta
+    return counts[0], counts[1], counts[2]
 
 
 def calm_course(

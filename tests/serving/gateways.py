@@ -1,4 +1,4 @@
-"""Gateways in this process, before servers that tell a story, over real sockets."""
+"""Gateways in this process, in front of servers that tell a story, over real sockets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.policy_content import example_content, full_budget_content
 
 QUESTION = "3+4"
 PATIENCE = 60.0
-"""Seconds after which what a test waits for is given up."""
+"""Seconds after which a test stops waiting."""
 NEVER: dict[str, Any] = {"decision_threshold": 9.0, "threshold": 9.0}
 FULL_BUDGET = {
     name: full_budget_content()[name]
@@ -41,11 +41,9 @@ FULL_BUDGET = {
         *("certificate", "expected", "calibration_features"),
     )
 }
-"""Changes of a policy that make it one of full thinking."""
-
-
+"""Changes that make a policy one of full thinking."""
 WATCHED = {**example_content()["certificate"], "differs_upper": 0.07}
-"""A certificate that says how many replies may differ, so that audits have a limit."""
+"""A certificate with a limit of differing replies, as audits need it."""
 
 Odd = Callable[[BaseHTTPRequestHandler, bytes], None]
 """Answers a request by hand."""
@@ -53,23 +51,23 @@ Odd = Callable[[BaseHTTPRequestHandler, bytes], None]
 
 @dataclass
 class OddServer(FakeServer):
-    """A server with odd ways of its own: on some paths, or in the middle of some answers."""
+    """A server that misbehaves on some paths, or in the middle of some answers."""
 
     odd: dict[str, Odd] = field(default_factory=dict)
     """By path."""
     wild: Odd | None = None
-    """Answers whatever is asked for."""
+    """Answers every request."""
     holds: str = ""
-    """Kind of request that it does not finish: ``thinking`` and ``chat`` after their third token,
-    a ``probe``, and each as ``silent-``, before their first byte."""
+    """Kind of request to leave unfinished: ``thinking`` and ``chat`` after their third token, a
+    ``probe``, and each with ``silent-`` before their first byte."""
     held: int = 0
     """Requests that were held."""
     left: int = 0
-    """Of these, how many the client has left since."""
+    """Held requests whose client has disconnected."""
     connections: list[socket.socket] = field(default_factory=list)
 
     def kill(self) -> None:
-        """Break off everything at once, as a process that is killed does."""
+        """Close all connections at once, as if the process were killed."""
         self.stop()
         for connection in self.connections:
             with suppress(OSError):  # closed already
@@ -104,7 +102,7 @@ class OddServer(FakeServer):
             self.hold(to)
 
     def hold(self, to: BaseHTTPRequestHandler) -> None:
-        """Wait for the client to go."""
+        """Wait for the client to disconnect."""
         self.held += 1
         to.connection.settimeout(PATIENCE)
         while to.connection.recv(1):
@@ -125,14 +123,14 @@ def save_policy_of(
 
 
 def chat_body(text: str = QUESTION, **fields: Any) -> dict[str, Any]:
-    """A chat request as the policy covers it."""
+    """A chat request that the policy covers."""
     messages = [{"role": "user", "content": text}]
     return {"model": "tiny-reasoner", "messages": messages, **fields}
 
 
 @dataclass
 class Answer:
-    """What a request was answered with."""
+    """A reply."""
 
     status: int
     headers: dict[str, str]
@@ -144,7 +142,7 @@ class Answer:
 
     @property
     def way(self) -> str:
-        """How it was served, and why."""
+        """Route and reason."""
         return self.headers["x-stopadvisor"].rpartition(";")[0]
 
     @property
@@ -155,7 +153,7 @@ class Answer:
         return [json.loads(line) for line in lines[:-2] if not line.startswith(b":")]
 
     def text(self, name: str) -> str:
-        """A field of all deltas, put together."""
+        """A field of all deltas, concatenated."""
         return "".join(
             (event["choices"][0]["delta"] or {}).get(name) or ""
             for event in self.events
@@ -212,7 +210,7 @@ class RunningGateway:
         return [json.loads(line) for line in self.logged.getvalue().splitlines()]
 
     def record(self, number: int = 1) -> dict[str, Any]:
-        """The last request that was logged, once there are so many."""
+        """The last request logged, once there are at least `number`."""
         until(lambda: len(self.records) >= number)
         return self.records[-1]
 
@@ -226,7 +224,7 @@ class RunningGateway:
 
 
 def until(holds: Callable[[], bool]) -> None:
-    """Wait for something that comes soon, however busy the machine is."""
+    """Wait until a condition holds, however busy the machine is."""
     gives_up = time.monotonic() + PATIENCE
     while not holds():
         assert time.monotonic() < gives_up, "it did not come"
@@ -234,9 +232,9 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 @contextmanager
-def odd_server() -> Iterator[OddServer]:
-    """Serve reasoning in a field of its own until the block is left."""
-    server = OddServer(chat="reasoning_content")
+def odd_server(**options: Any) -> Iterator[OddServer]:
+    """Serve a story, with the thinking as ``reasoning_content``."""
+    server = OddServer(chat="reasoning_content", **options)
     server.start()
     try:
         yield server

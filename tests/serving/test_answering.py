@@ -120,12 +120,12 @@ def test_what_was_answered_is_not_asked_again(bench: Bench) -> None:
     assert bench.lines == kept
     assert not bench.server.asked
     with (bench.folder / "answers.jsonl").open("a") as file:
-        file.write('{"id": "half')  # killed in mid-line
+        file.write('{"id": "half')  # killed while writing
     whole = bench.answer()
     assert (whole.new, bench.lines[:2]) == (N - 2, kept)
 
 
-def test_full_thinking_beside_it_says_what_stopping_saves_and_loses(bench: Bench) -> None:
+def test_a_comparison_with_full_thinking_says_what_stopping_saves_and_loses(bench: Bench) -> None:
     found = bench.answer(replace(bench.settings, compare_full=True))
     full = found.full
     assert full is not None

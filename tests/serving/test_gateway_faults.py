@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -43,10 +44,21 @@ def policies(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def gateway(server: OddServer, policies: Path) -> Iterator[RunningGateway]:
-    with running(policies / "never.json", server) as gateway:
-        yield gateway
+@pytest.fixture(scope="module")
+def shared(policies: Path) -> Iterator[tuple[OddServer, RunningGateway]]:
+    """A server and its gateway, for tests that leave both as they were."""
+    with odd_server() as server, running(policies / "never.json", server) as gateway:
+        yield server, gateway
+
+
+@contextmanager
+def two_servers(pace: float = 0.0) -> Iterator[list[OddServer]]:
+    with odd_server(pace=pace) as first, odd_server(pace=pace) as second:
+        yield [first, second]
+
+
+def all_up(gateway: RunningGateway) -> None:
+    until(lambda: all(upstream.is_up for upstream in gateway.gateway.pool.all))
 
 
 def send(gateway: RunningGateway, body: dict[str, Any]) -> socket.socket:
@@ -86,9 +98,11 @@ def received(client: socket.socket) -> bytes:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_work_for_a_client_that_has_left_is_given_up(
-    server: OddServer, gateway: RunningGateway, holds: str, fields: dict[str, Any], stream: bool
+    shared: tuple[OddServer, RunningGateway], holds: str, fields: dict[str, Any], stream: bool
 ) -> None:
-    idle = gateway.tasks()
+    server, gateway = shared
+    idle, requests = gateway.tasks(), len(gateway.records)
+    server.held = server.left = 0
     server.holds = holds
     client = send(gateway, chat_body(stream=stream, **fields))
     until(lambda: server.held > 0)
@@ -96,9 +110,9 @@ def test_work_for_a_client_that_has_left_is_given_up(
     client.close()
     until(lambda: server.left > 0)
     server.holds = ""
-    assert gateway.record()["error"] == "client-gone"
+    assert gateway.record(requests + 1)["error"] == "client-gone"
     assert gateway.ask(chat_body()).status == 200
-    until(lambda: gateway.tasks() == idle)
+    until(lambda: gateway.tasks() <= idle)
     assert sum(upstream.in_flight for upstream in gateway.gateway.pool.all) == 0
 
 
@@ -157,7 +171,7 @@ def test_a_stalled_server_is_not_waited_for(server: OddServer, policies: Path) -
             answer = gateway.ask(chat_body(n=2, stream=stream))
             assert (answer.status, answer.json["error"]["type"]) == (504, "upstream_error")
         until(lambda: gateway.gateway.is_ready)
-        server.holds = "chat"  # falls silent behind the third token: broken off, as it came
+        server.holds = "chat"  # falls silent after the third token
         got = received(send(gateway, chat_body(n=2, stream=True)))
         assert got.startswith(b"HTTP/1.1 200")
         assert not got.endswith(b"0\r\n\r\n"), "nobody can take it for a whole one"
@@ -188,8 +202,9 @@ def test_events_that_nobody_asked_for_may_not_fall_silent_either(
 
 
 @pytest.mark.parametrize("fault", ["cut-short", "cut-line", "abort-short", "error-short"])
-def test_half_an_answer(server: OddServer, gateway: RunningGateway, fault: str) -> None:
-    """Past the policy it is passed on as it came; under it the thinking is resumed."""
+def test_half_an_answer(shared: tuple[OddServer, RunningGateway], fault: str) -> None:
+    """Without the policy it is forwarded as it came; under it the thinking is resumed."""
+    server, gateway = shared
     body = chat_body(n=2, stream=True)
     server.faults.append(fault)
     through = gateway.ask(body)
@@ -233,11 +248,15 @@ def test_what_a_model_says_is_no_event(policies: Path, stream: bool) -> None:
     ids=["nul", "fields", "nul data", "nested", "twice", "ended", "long event", "long line"],
 )
 def test_a_hostile_stream_costs_no_request(
-    server: OddServer, gateway: RunningGateway, sent: bytes
+    shared: tuple[OddServer, RunningGateway], sent: bytes
 ) -> None:
-    """Its own lines reach no client, and the request is answered in full all the same."""
+    """Its lines reach no client, and the request is answered in full."""
+    server, gateway = shared
     server.preface = sent
-    answer = gateway.ask(chat_body(stream=True))
+    try:
+        answer = gateway.ask(chat_body(stream=True))
+    finally:
+        server.preface = b""
     assert answer.status == 200
     assert answer.text("content") == Story().visible
     assert answer.text("reasoning") + answer.text("reasoning_content") in (
@@ -245,31 +264,31 @@ def test_a_hostile_stream_costs_no_request(
         2 * Story().thinking,
     )
     assert len(answer.body) < 2**16
-    server.preface = b""
     assert gateway.ask(chat_body()).way == "policy; reason=covered"
 
 
 def test_a_server_that_is_killed_in_a_stream_ends_it_with_an_error(
-    server: OddServer, gateway: RunningGateway
+    server: OddServer, policies: Path
 ) -> None:
     server.pace = 0.05
-    client = send(gateway, chat_body(stream=True))
-    got = client.recv(2**16)
-    server.kill()
-    got += received(client)
+    with running(policies / "never.json", server) as gateway:
+        client = send(gateway, chat_body(stream=True))
+        got = client.recv(2**16)
+        server.kill()
+        got += received(client)
+        assert gateway.record()["error"] in ("Unreachable", "EngineError")
     assert b'"error"' in got
     assert got.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
     assert Story().visible.encode() not in got
-    assert gateway.record()["error"] in ("Unreachable", "EngineError")
 
 
 def test_a_dead_server_costs_no_request_and_comes_back(policies: Path) -> None:
-    first, second = OddServer(chat="reasoning_content"), OddServer(chat="reasoning_content")
-    first.start()
-    second.start()
-    with running(policies / "stops.json", first, second) as gateway:
+    with (
+        two_servers() as (first, second),
+        running(policies / "stops.json", first, second) as gateway,
+    ):
         mine = gateway.gateway.pool.all[0]
-        until(lambda: all(u.is_up for u in gateway.gateway.pool.all))
+        all_up(gateway)
         first.kill()
         ways = [gateway.ask(chat_body(n=1 + i % 2)) for i in range(12)]
         assert {answer.status for answer in ways} == {200}
@@ -293,11 +312,8 @@ def test_a_dead_server_costs_no_request_and_comes_back(policies: Path) -> None:
 
 
 def test_a_server_that_is_killed_under_load_makes_no_reply_wrong(policies: Path) -> None:
-    servers = [OddServer(chat="reasoning_content", pace=0.003) for _ in range(2)]
-    for server in servers:
-        server.start()
-    with running(policies / "never.json", *servers) as gateway:
-        until(lambda: all(u.is_up for u in gateway.gateway.pool.all))
+    with two_servers(pace=0.003) as servers, running(policies / "never.json", *servers) as gateway:
+        all_up(gateway)
         with ThreadPoolExecutor(12) as threads:
             asked = [
                 threads.submit(gateway.ask, chat_body(f"{n}+4", stream=n % 2 == 1))
@@ -307,7 +323,6 @@ def test_a_server_that_is_killed_under_load_makes_no_reply_wrong(policies: Path)
             servers[0].kill()
         answers = [one.result() for one in asked]
         until(lambda: not any(upstream.in_flight for upstream in gateway.gateway.pool.all))
-    servers[1].stop()
     assert {answer.status for answer in answers} == {200}
     story, broken = Story(), [answer for answer in answers if b'"error"' in answer.body]
     assert all(answer in answers[1::2] for answer in broken), "their streams had begun"
@@ -324,11 +339,8 @@ def test_a_server_that_is_killed_under_load_makes_no_reply_wrong(policies: Path)
             assert said == (story.thinking, story.visible)
 
 
-@pytest.mark.parametrize("status", [502, 503, 504])
-def test_a_busy_server_is_left_for_another(policies: Path, status: int) -> None:
-    first, second = OddServer(chat="reasoning_content"), OddServer(chat="reasoning_content")
-    first.start()
-    second.start()
+def test_a_busy_server_is_left_for_another(policies: Path) -> None:
+    status = 0
 
     def busy(to: BaseHTTPRequestHandler, body: bytes) -> None:
         to.send_response(status)
@@ -336,23 +348,24 @@ def test_a_busy_server_is_left_for_another(policies: Path, status: int) -> None:
         to.end_headers()
         to.wfile.write(b"busy")
 
-    with running(policies / "stops.json", first, second) as gateway:
-        until(lambda: all(u.is_up for u in gateway.gateway.pool.all))
-        first.odd["/v1/chat/completions"] = busy
-        assert [gateway.ask(chat_body(n=2)).status for _ in range(3)] == [200] * 3
-        second.odd["/v1/chat/completions"] = busy
-        answer = gateway.ask(chat_body(n=2))
-        assert (answer.status, answer.body) == (status, b"busy")
-    first.stop()
-    second.stop()
+    with (
+        two_servers() as (first, second),
+        running(policies / "stops.json", first, second) as gateway,
+    ):
+        for status in (502, 503, 504):
+            all_up(gateway)
+            first.odd["/v1/chat/completions"] = busy
+            assert [gateway.ask(chat_body(n=2)).status for _ in range(3)] == [200] * 3
+            second.odd["/v1/chat/completions"] = busy
+            answer = gateway.ask(chat_body(n=2))
+            assert (answer.status, answer.body) == (status, b"busy")
+            first.odd.clear()
+            second.odd.clear()
 
 
 def test_requests_go_where_the_fewest_are_and_probes_stay_there(policies: Path) -> None:
-    servers = [OddServer(chat="reasoning_content", pace=0.003) for _ in range(2)]
-    for server in servers:
-        server.start()
-    with running(policies / "never.json", *servers) as gateway:
-        until(lambda: all(u.is_up for u in gateway.gateway.pool.all))
+    with two_servers(pace=0.003) as servers, running(policies / "never.json", *servers) as gateway:
+        all_up(gateway)
         for server in servers:
             server.asked.clear()
         with ThreadPoolExecutor(8) as threads:
@@ -362,8 +375,6 @@ def test_requests_go_where_the_fewest_are_and_probes_stay_there(policies: Path) 
     questions = [{prompt[:length] for prompt in prompts} for prompts in sent]
     assert all(len(found) >= 6 for found in questions)
     assert not questions[0] & questions[1]
-    for server in servers:
-        server.stop()
 
 
 # --- Reload and end -------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The gateway under hostile clients and servers: what one of them does costs the others nothing."""
+"""The gateway under hostile clients and servers: the others do not notice."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.serving.gateways import (
 )
 
 LONG = 70_000
-"""Characters of a text that is not read within the event loop."""
+"""Characters of a text that is tokenized in a thread."""
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def gateway(server: OddServer, policy: Path) -> Iterator[RunningGateway]:
 
 
 def says(to: BaseHTTPRequestHandler, answer: bytes) -> None:
-    """Write an answer by hand, and hang up."""
+    """Write raw bytes, and close the connection."""
     to.wfile.write(answer)
     to.close_connection = True
 
@@ -80,7 +80,7 @@ HEAD = b"POST /v1/odd HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
 
 
 def test_what_no_policy_can_cover_is_not_parsed(server: OddServer, gateway: RunningGateway) -> None:
-    """A list of empty lists would take the event loop for seconds; nothing of it is looked at."""
+    """Parsing nested lists would block the event loop for seconds."""
     server.odd["/v1/odd"] = lambda to, body: says(to, b"HTTP/1.1 200 OK\r\n\r\n%d" % len(body))
     server.odd["/v1/chat/completions"] = server.odd["/v1/odd"]
     body = b"[" * 100_000
@@ -94,7 +94,7 @@ def test_what_no_policy_can_cover_is_not_parsed(server: OddServer, gateway: Runn
 def test_a_long_prompt_keeps_nobody_waiting(
     gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is rendered and tokenized beside the event loop."""
+    """It is rendered and tokenized in a thread."""
     begun, go, own = threading.Event(), threading.Event(), Chat.prompt_ids
 
     def slowly(chat: Chat, messages: Any) -> Any:
@@ -119,7 +119,7 @@ def test_a_long_prompt_keeps_nobody_waiting(
 def test_bodies_count_until_their_requests_are_answered(
     server: OddServer, gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that come in, and those that wait for an upstream."""
+    """While they are received, and while their requests wait for an upstream."""
     monkeypatch.setattr(intake, "_HELD_BYTES", 1000)
     go = threading.Event()
 
@@ -157,7 +157,7 @@ def test_a_body_that_does_not_go_on_is_not_waited_for(server: OddServer, policy:
 def test_half_requests_keep_nobody_out(
     server: OddServer, policy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of too many connections, those that have waited longest are closed."""
+    """Beyond the limit, the connections that have waited longest are closed."""
     monkeypatch.setattr(server_module, "most_connections", lambda upstream: 20)
     with running(policy, server) as gateway, ExitStack() as sockets:
         half = [
@@ -181,7 +181,7 @@ def test_a_head_that_does_not_end_is_not_waited_for(
     assert got.endswith(b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\n\r\n")
 
 
-def test_a_head_is_so_large_and_no_larger(gateway: RunningGateway) -> None:
+def test_a_head_has_a_largest_size(gateway: RunningGateway) -> None:
     client = connected(gateway, b"GET /v1/models HTTP/1.1\r\nX: ")
     client.sendall(b"y" * (server_module.HEAD_BYTES + 1))
     assert to_the_end(client).startswith(b"HTTP/1.1 431 ")
@@ -203,7 +203,7 @@ ELSEWHERE = (
 
 
 def answers(asked: list[str], body: bytes = b"{}") -> Odd:
-    """Answers anything, and notes the request's target."""
+    """Answer any request, and note its target."""
 
     def answer(to: BaseHTTPRequestHandler, _: bytes) -> None:
         asked.append(to.path)
@@ -214,7 +214,7 @@ def answers(asked: list[str], body: bytes = b"{}") -> Odd:
 
 @pytest.mark.parametrize("base", ["", "/v1"], ids=["host-alone", "below-v1"])
 def test_no_path_leads_out_of_the_upstream(server: OddServer, policy: Path, base: str) -> None:
-    """Neither to another server nor to what lies beside the base URL."""
+    """Neither to another server nor out of the base URL."""
     asked: list[str] = []
     with odd_server() as other, running(policy, server, check_every=60.0) as gateway:
         (upstream,) = gateway.gateway.pool.all
@@ -367,7 +367,7 @@ KEY = 'sk-"of/the-gateway'
 def test_a_server_that_repeats_the_key_does_not_hand_it_out(
     server: OddServer, policy: Path
 ) -> None:
-    """In a header, in bytes that come in pieces, and as JSON writes it."""
+    """Not in a header, not across pieces of a body, and not in JSON's notation."""
     escaped = json.dumps(KEY)[1:-1]
     texts = [f"bad key {KEY}", escaped, escaped.replace("/", "\\/"), KEY[:-1]]
     body = "|".join(texts).encode()

@@ -70,7 +70,7 @@ def _bytes(ids: Sequence[int]) -> str:
 
 
 @given(st.text(), st.lists(st.integers(1, 7)))
-def test_text_comes_in_parts_as_it_would_at_once(text: str, sizes: list[int]) -> None:
+def test_pieces_of_text_add_up_to_the_whole(text: str, sizes: list[int]) -> None:
     ids, stream, parts = list(text.encode()), TextStream(_bytes), []
     for size in sizes:
         parts.append(stream.take(ids[:size]))
@@ -86,12 +86,12 @@ def _words(ids: Sequence[int]) -> str:
     return " ".join("abcdef"[i] for i in ids)
 
 
-def test_a_part_is_decoded_behind_the_one_before() -> None:
+def test_a_piece_is_decoded_after_the_one_before() -> None:
     stream = TextStream(_words)
     assert [stream.take([0]), stream.take([1, 2]), stream.take([3])] == ["a", " b c", " d"]
 
 
-def test_a_letter_that_stays_broken_is_shown_at_the_end() -> None:
+def test_an_incomplete_character_is_shown_at_the_end() -> None:
     stream = TextStream(_bytes)
     assert stream.take([0x61, 0xE2]) == ""
     assert stream.take([], last=True) == "a\N{REPLACEMENT CHARACTER}"

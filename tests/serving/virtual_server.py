@@ -1,7 +1,7 @@
-"""A server whose time is made up, and an event loop that does not wait for it.
+"""A server in simulated time, and an event loop that skips all waiting.
 
-The server computes in steps, as engines do: a step takes what its new requests bring to read, and
-decodes one token for each that is under way.
+The server computes in steps, as engines do: each step prefills new requests and decodes one token
+for every running one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _Result = TypeVar("_Result")
 
 
 class _VirtualLoop(asyncio.SelectorEventLoop):
-    """Jumps to the next thing that waits for its time."""
+    """Jumps to the next scheduled time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,24 +32,24 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run_virtually(work: Coroutine[Any, Any, _Result]) -> _Result:
-    """Run a coroutine; whatever it sleeps takes no time."""
+    """Run a coroutine in simulated time: sleeping takes none."""
     with asyncio.Runner(loop_factory=_VirtualLoop) as runner:
         return runner.run(work)
 
 
 @dataclass
 class Costs:
-    """Seconds; what the fit is to find."""
+    """Costs in seconds, which the fit must recover."""
 
     request: float = 2e-3
     prefilled: float = 2e-5
     cached: float = 1e-6
     step: float = 4e-3
     each: float = 2e-4
-    """Of a step, for each that is under way."""
+    """Per step and running request."""
 
     def decoded(self, batch: int) -> float:
-        """Of a token."""
+        """Cost per token."""
         return self.step / batch + self.each
 
 
@@ -63,7 +63,7 @@ class _Request:
 
 @dataclass
 class VirtualServer:
-    """A served chat that answers with at most `tokens` tokens; stands in for a `Client`."""
+    """A chat server that answers with at most `tokens` tokens; stands in for a `Client`."""
 
     tokens: int = 60
     costs: Costs = field(default_factory=Costs)
@@ -100,14 +100,14 @@ class VirtualServer:
         return {"usage": usage}
 
     async def decode(self, uncached: int, cached: int, tokens: int) -> float:
-        """Read and decode so much; returns the time of the first token."""
+        """Prefill and decode; return the time of the first token."""
         if self._engine is None or self._engine.done():
             self._engine = asyncio.create_task(self._run())
         request = self._send(uncached, cached, tokens)
         try:
             await request.done.wait()
         finally:
-            request.left = 0  # a client that has gone is not served any further
+            request.left = 0  # after a disconnect
         assert request.first is not None
         return request.first
 
@@ -119,7 +119,7 @@ class VirtualServer:
         return request
 
     async def _run(self) -> None:
-        """Compute step by step, until there is nothing to do."""
+        """Compute step by step until no request is left."""
         running: list[_Request] = []
         while self._waiting or running:
             seconds = 0.0

@@ -185,7 +185,7 @@ class Forwarder:
                 ) as answer,
             ):
                 if not 200 <= answer.status < 600:
-                    raise _Unfit("the upstream answered with no status of HTTP")
+                    raise _Unfit("the upstream answered with an invalid HTTP status")
                 encoding = answer.headers.get("Content-Encoding", "identity")
                 if mask is not None and encoding.lower() != "identity":
                     raise _Unfit("the upstream answered in an encoding that was not asked for")

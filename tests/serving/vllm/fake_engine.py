@@ -57,7 +57,7 @@ def loaded() -> LoadedTokenizer:
 
 
 def policy_of(content: dict[str, Any] | None = None, **changes: Any) -> Policy:
-    """Stops when an answer comes the second time: at 4, where it is 5 again."""
+    """Stops when an answer repeats: at 4, where it is 5 again."""
     own = content or family_content("run-stability", 2.0)
     identity = words().identity([2])
     bound = {
@@ -131,20 +131,20 @@ class FakeEngine(VllmEngine):
     hangs: tuple[str, ...] = ()
     """Kinds that never yield."""
     hanging: set[str] = field(default_factory=set)
-    """Those of which a request does so by now."""
+    """Kinds of which a request is hanging."""
     without_logprobs: bool = False
     fetched_late: random.Random | None = None
-    """Merges outputs by chance, as happens where the event loop is busy."""
+    """Merges outputs at random, as happens when the event loop is busy."""
     likeliest: tuple[float, ...] = ()
-    """Log-probabilities of each position, descending; by default one likely token, others alike."""
+    """Log-probabilities of each position, descending; by default one likely token, others equal."""
     waits: dict[str, int] = field(default_factory=dict)
-    """Tokens at which a request's next output is brought, as `wait` was told."""
+    """Tokens at which a request's next output is due, as set by `wait`."""
     outputs: dict[str, int] = field(default_factory=dict)
-    """How often a request brought some."""
+    """Number of outputs by request."""
     ended: set[str] = field(default_factory=set)
     """Requests that were aborted by name."""
     running: dict[str, Any] = field(default_factory=dict)
-    """Requests under way, with their parameters."""
+    """Running requests, with their parameters."""
     asked: list[tuple[str, list[int], Any, int]] = field(default_factory=list)
     """Kind, ids, parameters and priority of every request."""
     traced: list[tuple[str, Mapping[str, str]]] = field(default_factory=list)

@@ -14,10 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from transformers import AutoModelForCausalLM
 
-from stopadvisor.engines import hf
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.requests import make_requests, policy_plan
 from stopadvisor.serving.responder import forced_content
@@ -32,6 +29,9 @@ N_QUESTIONS = 4
 
 @cache
 def tiny_model() -> Any:
+    import torch
+    from transformers import AutoModelForCausalLM
+
     return AutoModelForCausalLM.from_pretrained(TINY, dtype=torch.float32)
 
 
@@ -48,9 +48,12 @@ class ModelClient:
         self.ended: set[str] = set()
         """Requests that were aborted."""
 
-    @torch.inference_mode()
     def _step(self, ids: list[int], cache: Any) -> tuple[int, list[float], Any]:
-        out = self.model(input_ids=torch.tensor([ids]), use_cache=True, **{self.cache_name: cache})
+        import torch
+
+        with torch.inference_mode():
+            tokens = torch.tensor([ids])
+            out = self.model(input_ids=tokens, use_cache=True, **{self.cache_name: cache})
         logprobs = torch.log_softmax(out.logits[0, -1], dim=-1)
         return int(logprobs.argmax()), logprobs.tolist(), out.past_key_values
 
@@ -95,6 +98,8 @@ class ModelClient:
 @pytest.mark.integration
 @pytest.mark.parametrize(("workload", "stream"), [("arithmetic", True), ("choice", False)])
 def test_replies_are_those_of_the_local_engine(workload: str, stream: bool) -> None:
+    from stopadvisor.engines import hf
+
     policy = load_policy(ROOT / "policies" / f"{workload}.joblib")
     questions = read_workload(ROOT / "samples" / f"{workload}.jsonl").questions
     requests = make_requests(questions[:N_QUESTIONS], policy)

@@ -1,4 +1,4 @@
-"""What vLLM calls: the route takes the place of vLLM's own, or the process ends with one line."""
+"""The plugin as vLLM calls it: it takes over the chat route, or the process ends with one line."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def original(request: Any, raw_request: Any) -> str:
 
 @dataclass
 class App:
-    """Of FastAPI's application what the plugin uses."""
+    """The part of a FastAPI application that the plugin uses."""
 
     routes: list[Any] = field(
         default_factory=lambda: [
@@ -103,7 +103,7 @@ def test_whatever_is_wrong_ends_the_process_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """vLLM would go on without a plugin that raises, and nobody would see that it is missing."""
+    """vLLM would silently serve without a plugin that raises."""
     app = App()
     for name, value in changes.items():
         if name == "version":
@@ -180,7 +180,7 @@ def test_every_reply_carries_the_header(path: str, status: int, value: str | Non
 
 
 def test_outputs_come_when_they_are_waited_for() -> None:
-    """An interval behind what was brought; 1 is another way of counting in vLLM."""
+    """The interval counts from the last token delivered; at 1 vLLM counts differently."""
     state = SimpleNamespace(stream_interval=64, sent_tokens_offset=12)
     processor = SimpleNamespace(external_req_ids={"a": ["a-x"]}, request_states={"a-x": state})
     engine = object.__new__(VllmEngine)  # without vLLM

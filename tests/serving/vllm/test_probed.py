@@ -1,4 +1,4 @@
-"""What log-probabilities of a forced answer come to: figures, and the entropy that they enclose."""
+"""Figures and entropy bounds from the log-probabilities of a forced answer."""
 
 from __future__ import annotations
 

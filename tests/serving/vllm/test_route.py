@@ -1,4 +1,4 @@
-"""The plugin's route: requests answered, passed on, given up; policies replaced.  No network."""
+"""The plugin's route: requests answered, passed on and cancelled; policies replaced."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ PASSED: dict[str, Any] = {"id": "of vLLM"}
 
 @dataclass
 class Client:
-    """Sends one request to a route, and reads the reply; it may leave."""
+    """Sends one request to a route and reads the reply; may disconnect."""
 
     route: PolicyRoute
     leaves: Callable[[], bool] | None = None
-    """It leaves once this is so; None: it stays."""
+    """Disconnects once this is true; None: never."""
     sent: list[MutableMapping[str, Any]] = field(default_factory=list)
     passed_on: int = 0
 
@@ -223,7 +223,7 @@ def test_an_engine_that_fails_at_once_is_for_the_servers_own_handlers(stream: bo
 
 
 def test_an_engine_that_fails_later_ends_the_stream_with_an_error() -> None:
-    """Here the visible answer behind a stop fails."""
+    """Here the visible answer after a stop fails."""
     client = client_of(FakeEngine(fails=("answer",)), policy_of(on_stop="answer"))
     run(lambda: client.ask(asked(stream=True)))
     assert client.events[-1]["error"]["type"] == "server_error"
@@ -277,7 +277,7 @@ async def reply(route: PolicyRoute, **headers: str) -> tuple[str, dict[str, Any]
 
 
 async def served(path: Path, engine: FakeEngine, *policies: Policy, **options: Any) -> PolicyRoute:
-    """Serve under policies, whose file or folder may change later."""
+    """Return a route that serves policies and reloads them from `path`."""
     route = route_at(engine, policies[0], path=path, **options)
     await route.use([(Path(f"{n}.joblib"), policy) for n, policy in enumerate(policies)])
     return route
@@ -285,7 +285,7 @@ async def served(path: Path, engine: FakeEngine, *policies: Policy, **options: A
 
 @pytest.fixture(autouse=True)
 def tried(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Models that went through the self-test, which a story does not pass."""
+    """Models given to the self-test, which the fake engine would not pass."""
     models: list[Any] = []
 
     async def try_engine(model: Any, context: int, max_logprobs: int) -> None:
