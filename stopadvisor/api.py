@@ -1,9 +1,7 @@
-"""`assess`, `calibrate` and `verify` for programs and notebooks, in the command line's words.
+"""`assess`, `calibrate` and `verify` for programs and notebooks.
 
-Each does what the command of its name does and returns the same result; nothing is printed but
-progress.  In a notebook a result shows itself as the sheet that the command prints.  Values are
-refused by the same errors, all of them `StopAdvisorError`.  Knows no command line: `assess_target`
-is what the command `assess` calls, too.
+Each takes the options of the command of its name, returns its result and prints only progress.  A
+notebook shows a result as the sheet that the command prints.  Errors are `StopAdvisorError`.
 """
 
 from __future__ import annotations
@@ -61,11 +59,11 @@ __all__ = [
 ]  # fmt: skip
 
 GraderFunction = Callable[[str, str, str], bool | None]
-"""Of question, gold and answer: whether it is right; None where that cannot be told."""
+"""Takes question, gold and answer; returns whether the answer is right, None if unknown."""
 Alpha = float | Mapping[LossName, float]
-"""A limit on what `loss` names, or one for each loss."""
+"""A limit on `loss`, or one for each loss."""
 Price = tuple[float, float, float] | str | Path
-"""Money per million input, cached and output tokens, or the file of `profile-serving`."""
+"""Money per million input, cached and output tokens, or a file of `profile-serving`."""
 
 
 def assess(
@@ -102,16 +100,15 @@ def assess(
     Parameters
     ----------
     target : str or Path
-        A workload (JSONL), a run directory or a published ``raw.npz`` archive; the last two are
-        assessed as they are.
+        A workload (JSONL), a run directory or a published ``raw.npz`` archive; only workloads are
+        probed.
     model : str, optional
-        Name or folder of the model that is probed.
+        Name or folder of the model to probe.
     ladder : str or Path, optional
-        A ``ladder.toml``, whose rungs are asked for whole replies in place of probing one model;
-        the models and how they are asked stand there.
+        A ``ladder.toml``: its rungs are asked for whole replies, instead of probing one model.
     grader : str or callable, optional
-        What says whether an answer is right: ``MODULE:FUNCTION``, or such a function of (question,
-        gold, answer), which must stand in a module, because it is called in another process.
+        Function of (question, gold, answer) that says whether an answer is right, or its name,
+        ``MODULE:FUNCTION``.  It must be defined in a module, because another process calls it.
 
     The other parameters are the options of `stopadvisor assess`; None leaves each at its default.
 
@@ -123,7 +120,7 @@ def assess(
     Raises
     ------
     StopAdvisorError
-        What the command ends with.
+        As the command does.
 
     Examples
     --------
@@ -221,7 +218,7 @@ def verify(
     test_only: bool = False,
     looks: int | None = None,
 ) -> CheckedPolicy:
-    """Hold a policy against fresh labelled probes, as `probe --like POLICY` makes them.
+    """Check a policy on fresh labelled probes, as made by `probe --like POLICY`.
 
     The parameters are the options of `stopadvisor verify`.
 
@@ -235,7 +232,7 @@ def verify(
     return check_policy(load_policy(policy), str(policy), source, str(run), request)
 
 
-# --- Assessing, as the command does too --------------------------------------------------------
+# --- Shared with the command --------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -243,17 +240,17 @@ class AssessmentRequest:
     """What to assess, and how."""
 
     probing: ProbeSettings
-    """Its workload may also be a run or an archive, which is assessed as it is."""
+    """Its workload may also be a run or an archive, which is not probed."""
     engine: EngineSettings
-    """Asked where probes are missing."""
+    """The model to probe, if probes are missing."""
     wanted: SettingsOverrides
     pricing: PriceRequest | None = None
-    """Compute prices for this machine and model; None for what `default_settings` finds."""
+    """Compute prices for this machine and model; None for those of `default_settings`."""
     protocol: Literal["deploy", "paper"] = "deploy"
     open_calibration: bool = False
-    """Let the paper's protocol show outcomes of calibration questions."""
+    """Allow the paper's protocol to show outcomes of calibration questions."""
     ladder: Path | None = None
-    """``ladder.toml``: its rungs are asked, and not `engine`; None to probe one trace."""
+    """``ladder.toml`` of the rungs to ask instead of `engine`; None to probe one model."""
 
 
 def assess_target(
@@ -261,7 +258,7 @@ def assess_target(
 ) -> tuple[Source, Assessed]:
     """Probe what is missing, assess, and write the assessment into the run.
 
-    `given` names the fields of probing that the caller set, for an archive that has a split.
+    `given` names the probing fields that the caller set: an archive keeps its split otherwise.
     """
     probing, wanted, is_paper = request.probing, request.wanted, request.protocol == "paper"
     target = probing.workload
@@ -279,7 +276,6 @@ def assess_target(
             regrade_run(target, progress, probing.grader)
         elif probing.grader is not None and target.is_dir():
             check_graded_by(target, probing.grader)
-        # An archive keeps the split that it has.
         seed = probing.seed if "seed" in given else None
         split = probing.split if "split" in given else None
         source = open_source(target, seed=seed, fractions=split, folder=probing.out)
@@ -315,19 +311,19 @@ def assess_target(
     remarks = (*[PAPER_FLAW] * is_paper, *of_sample, *of_promise)
     result = replace(result, remarks=remarks, headline=assessed_headline(result))
     save_assessment(source, result, choice)
-    # Probing has reported its own on the sample just now.
+    # Probing has shown the remarks on the sample already.
     for remark in of_promise if from_workload else of_sample + of_promise:
         progress.remark(f"note: {remark}")
     return source, result
 
 
 def is_workload_file(target: Path) -> bool:
-    """Whether a target is questions to probe, and neither a run nor an archive."""
+    """Whether a target is a workload, not a run or an archive."""
     return not target.is_dir() and target.suffix != ".npz"
 
 
 def _settings(wanted: SettingsOverrides, source: Source, pricing: PriceRequest | None) -> Settings:
-    """Settings as asked for; differing replies are the only loss that takes no gold."""
+    """Complete the settings; refuse losses that need gold if the run has none."""
     if source.ladder is not None and (wanted.weights is not None or pricing is not None):
         raise CalibrationError(f"{source.folder}: the prices of its rungs stand in ladder.toml")
     defaults = default_settings(source)
@@ -343,7 +339,7 @@ def _settings(wanted: SettingsOverrides, source: Source, pricing: PriceRequest |
     return settings
 
 
-# --- Values as use cases take them ----------------------------------------------------------------
+# --- Conversions ----------------------------------------------------------------------------------
 
 
 def _overrides(
@@ -364,7 +360,7 @@ def _overrides(
         alpha = first
     elif loss is not None:
         also = ()
-    found = SettingsOverrides(
+    result = SettingsOverrides(
         alpha,
         delta,
         serving=serving,
@@ -374,8 +370,8 @@ def _overrides(
         also=also,
         on_give_up=on_give_up,
     )
-    found.check()
-    return found
+    result.check()  # refuse values out of range before any work
+    return result
 
 
 def _weights(price: Price | None) -> Weights | None:
@@ -387,7 +383,7 @@ def _weights(price: Price | None) -> Weights | None:
 
 
 def _grader_name(grader: str | GraderFunction | None) -> str | None:
-    """Name a function as the process that will call it finds it."""
+    """Name a function so that another process can import it."""
     if grader is None or isinstance(grader, str):
         return grader
     module, name = grader.__module__, grader.__qualname__

@@ -1,8 +1,7 @@
 """The paper's numbers and the tool's defaults, each with its source.
 
 "Paper" is Dong, Qin and Shah, "When Does Learning to Stop Help? A Cost-Aware Study of Early
-Exits in Reasoning Models"; sections and equations are named as there.  This module knows no
-code of ours and imports nothing.
+Exits in Reasoning Models"; sections and equations are named as there.
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ PAPER_SCHEDULES = {
 }
 """Checkpoint schedules of the paper's sweep (Appendix "Checkpoint Schedule Sweep")."""
 
-POLICY_HEADER = "X-StopAdvisor"
-"""Header of every reply of a server under a policy: who answered it, why, and which policy."""
 PROBE_CAP = 48
 """A: most answer tokens of a probe (Section "Training and Metrics", Eq. for C^cap)."""
 
@@ -34,7 +31,7 @@ KNOWN_MARKERS = (
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
 )
-"""Opener and closer of the reasoning models we know; for others the user gives them."""
+"""Opener and closer of thinking, of the models we know; users set them for others."""
 
 DEFAULT_CUE = "\n\nFinal answer:"
 """Terse answer cue, after the closed thinking (Appendix "Reproducibility Manifest", Prompting)."""
@@ -44,8 +41,8 @@ CUES = {
     "no-reasoning": "\n\nGive only the final answer, without reasoning.\nFinal answer:",
     "the-answer-is": "\n\nThe answer is",
 }
-"""Probe templates named as in the paper (Appendix "Prompt and Decoding Robustness"), which does not
-print the last two: their words are ours."""
+"""Probe templates, named as in the paper (Appendix "Prompt and Decoding Robustness").  It does not
+print the last two; their words are ours."""
 
 PROMPT_TEMPLATES = {
     "math": '{question}\n\nGive the answer on the last line, after "Final answer:".',
@@ -79,15 +76,18 @@ PAPER_CALIBRATION_SHARE = 0.40
 PAPER_BOOTSTRAP_RESAMPLES = 5000
 PAPER_BOOTSTRAP_SEED = 20270207
 
-# --- Limits of our own ----------------------------------------------------------------------------
+# --- Our own limits -------------------------------------------------------------------------------
+
+POLICY_HEADER = "X-StopAdvisor"
+"""Header of every reply of a server under a policy: who answered, why, and under which policy."""
 
 SMALL_WORKLOAD = 300
-"""Below this many questions a test part costs more certainty than it gives: use 40/60/0."""
+"""With fewer questions a test part costs more certainty than it gives: use 40/60/0."""
 
 MOST_TRUNCATED = 0.10
 """Share of cut-off traces above which a certificate needs ``--despite truncated``."""
 TRUNCATED_WARN = 0.05
-"""Share of cut-off traces above which we warn: a question that is cut off cannot be lost."""
+"""Share of cut-off traces above which we warn: a cut-off question cannot be lost."""
 
 LARGE_ALPHA = 0.2
 """`assess` warns, and `calibrate` refuses, where alpha exceeds this share of the full-thinking

@@ -1,7 +1,6 @@
-"""Exception types, each with its exit code on the command line.
+"""Exceptions, each with the exit code that it has on the command line.
 
-One base class; a message names the thing at fault, what was required and what was there instead.
-Only ``cli.main`` turns them into process exit codes.
+A message names the thing at fault, what was required, and what was there instead.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ __all__ = [
 
 
 class StopAdvisorError(Exception):
-    """Base of every error the tool raises on purpose."""
+    """Base of all errors that the package raises on purpose."""
 
     exit_code = 1
 
@@ -44,7 +43,7 @@ class CalibrationError(StopAdvisorError):
 
 
 class NothingToChoose(CalibrationError):
-    """The measurements leave no rule to choose; `assess` turns this into its advice."""
+    """The measurements leave no rule to choose; `assess` reports this as its advice."""
 
 
 class PolicyError(StopAdvisorError):
@@ -54,7 +53,7 @@ class PolicyError(StopAdvisorError):
 
 
 class UndecidedError(PolicyError):
-    """The entropy of a forced answer is not known well enough to decide by it."""
+    """The entropy of a forced answer is not known precisely enough to decide."""
 
 
 class StudyError(StopAdvisorError):
@@ -64,7 +63,7 @@ class StudyError(StopAdvisorError):
 
 
 class OutputError(StopAdvisorError):
-    """A result cannot be written to the place asked for."""
+    """A result cannot be written where it should be."""
 
     exit_code = 2
 
@@ -82,6 +81,6 @@ class ModelError(EngineError):
 
 
 class PreflightError(StopAdvisorError):
-    """The engine, the markers or the cue do not do what probing needs."""
+    """Engine, markers or cue do not work as probing needs."""
 
     exit_code = 5

@@ -1,7 +1,7 @@
-"""Frozen dataclasses out of JSON values: each field of the type and range in its annotation.
+"""Read frozen dataclasses from JSON values, checked by the annotation of each field.
 
-Written by hand, because loading a policy takes nothing but numpy.  Knows none of the classes that
-it reads; a value is refused with the name of its field and what was expected.
+Written by hand, because loading a policy must need no package but numpy.  An error names the field
+and what was expected.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def expect(ok: bool, name: str, expected: str, value: Any) -> None:
 
 @dataclass(frozen=True)
 class Condition:
-    """What a value of the right type must be."""
+    """A condition on a value of the right type."""
 
     expected: str
     holds: Callable[[Any], bool]
@@ -53,7 +53,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Most:
-    """Most entries of a list."""
+    """Limit on the entries of a list."""
 
     count: int
 
@@ -102,14 +102,14 @@ Sha256 = Annotated[str, matching("[0-9a-f]{64}", "a SHA-256 in 64 hex digits")]
 
 @dataclass(frozen=True)
 class Kind:
-    """How a value of one annotation is read."""
+    """Reader of the values of one annotation."""
 
     expected: str
-    """What passes, in words."""
+    """Accepted values, in words."""
     read: Callable[[Any, str], Any]
-    """Takes the JSON value and the field's name; returns the typed value or refuses."""
+    """Returns the typed value; takes the JSON value and the name of its field, for errors."""
     holds: Callable[[Any], bool] | None = None
-    """Whether a value needs no conversion; None if that cannot be told. Speeds up long lists."""
+    """Whether a value passes unchanged; None if unknown. Speeds up long lists."""
 
 
 def _scalar(expected: str, holds: Callable[[Any], bool]) -> Kind:
@@ -156,7 +156,7 @@ _MOST_DEPTH = 8
 
 @cache
 def kind_of(annotation: Any) -> Kind:
-    """How a field with this annotation is read."""
+    """Return the reader of an annotation."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if annotation in _SCALARS:
         return _SCALARS[annotation]
@@ -276,7 +276,7 @@ def _record(cls: type[Any]) -> Kind:
 
 
 def _read_anything(value: Any, name: str, depth: int = 0) -> Any:
-    """A value of no fixed type; lists and dicts are copied, so that nobody else can change them."""
+    """Read a plain value of any type; lists and dicts are copied."""
     expect(depth <= _MOST_DEPTH, name, f"at most {_MOST_DEPTH} levels", "more")
     if type(value) is list:
         return [_read_anything(item, name, depth + 1) for item in value]
@@ -292,18 +292,18 @@ def _read_anything(value: Any, name: str, depth: int = 0) -> Any:
 
 
 def parse(cls: type[_T], value: Any) -> _T:
-    """Make a frozen dataclass of a JSON object and everything in it.
+    """Read a frozen dataclass, and everything in it, from a JSON object.
 
     Raises
     ------
     PolicyError
-        A field is missing, unknown, or not what its annotation says.
+        A field is missing, unknown, or does not fit its annotation.
     """
     return cast("_T", kind_of(cast("Any", cls)).read(value, ""))
 
 
 def parse_as(error: type[StopAdvisorError], cls: type[_T], value: Any, where: object) -> _T:
-    """Like `parse`, but raise `error`, with `where` as the name of the document."""
+    """Like `parse`, but raise `error`; `where` names the document."""
     try:
         return parse(cls, value)
     except PolicyError as refused:
@@ -320,8 +320,8 @@ _DEEPEST = 24
 def plain(value: Any, *, sparse: bool = True, depth: int = 0) -> Any:
     """Convert dataclasses, mappings, tuples and numpy values to JSON values; others stay.
 
-    Fields of a dataclass that equal their default are left out.  Unless `sparse`, classes and
-    fields say which, as `ground.results` explains, and paths are text.
+    If `sparse`, fields that equal their default are left out; otherwise the rules of
+    `ground.results` apply, and paths become text.
     """
     if type(value) in _PLAIN:
         return value

@@ -1,7 +1,4 @@
-"""The one way to read JSON from a file, a process or a server.
-
-Checks no fields: each reader does that, and raises its own error.
-"""
+"""Parse JSON from files, processes and servers; callers check the fields."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ __all__ = ["parse_json"]
 
 
 def parse_json(text: bytes | bytearray | str, **options: Any) -> Any:
-    """Read JSON; raise ValueError if it is not JSON, or nested too deeply."""
+    """Parse JSON; raise ValueError if it is not JSON or nested too deeply."""
     try:
         return json.loads(text, **options)
     except RecursionError:

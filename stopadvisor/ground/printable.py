@@ -1,6 +1,6 @@
-"""The one filter for printed text: characters that a terminal would obey become escapes.
+"""The filter for printed text: characters that could steer a terminal become escapes.
 
-Names, ids and messages come from files, models and servers.
+Names, ids and messages come from files, models and servers, which are not trusted.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import reprlib
 __all__ = ["csv_cell", "json_safe", "printable", "short_repr"]
 
 _NEGATIVE = re.compile(r"-\d+(\.\d+)?(e[+-]?\d+)?")
-"""A negative number as tables write it, such as a threshold of -0.4761: not a formula."""
+"""A negative number in a table, such as a threshold of -0.4761, which is no formula."""
 
 _CONTROL = (*range(0x20), *range(0x7F, 0xA0))
-# Marks that reorder the line around them (a name could show another name), and line separators.
+# Bidirectional marks, by which a name could look like another, and line separators.
 _REORDERING = (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x2028, 0x2029)
-# Invisible characters: different names look alike, and tags hide whole sentences.  The two joiners
-# (U+200C, U+200D) stay: Persian, Indic scripts and emoji need them.
+# Invisible characters: different names would look alike, and tags can hide whole sentences.  The
+# two joiners (U+200C, U+200D) are kept, because Persian, Indic scripts and emoji need them.
 _UNSEEN = (
     *(0xAD, 0x61C, 0x180E, 0x200B, 0xFEFF),
     *range(0x2060, 0x2065), *range(0x206A, 0x2070), *range(0xFFF9, 0xFFFC),
     *range(0xE0000, 0xE0080), *range(0xE0100, 0xE01F0),
 )  # fmt: skip
-# Halves of surrogate pairs, which have no UTF-8, and what XML may not hold.
+# Lone surrogates, which have no UTF-8, and code points that XML forbids.
 _NO_LETTERS = (*range(0xD800, 0xE000), 0xFFFE, 0xFFFF)
 _NEVER = (*_REORDERING, *_UNSEEN, *_NO_LETTERS)
 
@@ -53,18 +53,18 @@ def printable(text: str) -> str:
 
 
 def json_safe(text: str) -> str:
-    """Do the same to JSON text, so that it stays JSON; `json.dumps` escapes all below the space."""
+    """Do the same in JSON text, which stays JSON; `json.dumps` has escaped all below the space."""
     return text.translate(_JSON_ESCAPES)
 
 
 def short_repr(value: object) -> str:
-    """Shorten a value for an error message, on one line."""
+    """Shorten a value to one line for an error message."""
     text = " ".join(_SHORT.repr(value).split())
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 def csv_cell(value: object) -> object:
-    """Quote a text that a spreadsheet would take for a formula; numbers stay numbers."""
+    """Quote a text that a spreadsheet would read as a formula; numbers stay numbers."""
     if not isinstance(value, str):
         return value
     text = printable(value)

@@ -1,4 +1,4 @@
-"""What long work reports while it runs; `report.progress` shows it on a terminal."""
+"""Progress of long work; `report.progress` shows it on a terminal."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ Item = TypeVar("Item")
 
 
 class Progress(Protocol):
-    """Receives what long work reports."""
+    """Receives the progress of long work."""
 
     def begin(self, title: str, total: int, done: int = 0) -> None:
-        """A stage of `total` traces starts, `done` of them from an earlier run."""
+        """Start a stage of `total` traces, `done` of which come from an earlier run."""
         ...
 
     def advance(self, traces: int, tokens: int) -> None:
-        """More traces are finished, and more tokens decoded, since the last call."""
+        """Add traces finished and tokens decoded since the last call."""
         ...
 
     def count(self, title: str, items: Iterable[Item], total: int) -> Iterator[Item]:
-        """Pass items on, and show how many are done if that takes more than a moment."""
+        """Yield the items, and show how many are done if it takes long."""
         ...
 
     def remark(self, text: str) -> None:
-        """Tell the user something, in one line."""
+        """Show one line to the user."""
         ...
 
 
@@ -42,7 +42,7 @@ class NullProgress:
         """Ignore finished traces."""
 
     def count(self, title: str, items: Iterable[Item], total: int) -> Iterator[Item]:
-        """Pass items on."""
+        """Yield the items."""
         yield from items
 
     def remark(self, text: str) -> None:
@@ -54,7 +54,7 @@ _SHOWN: ContextVar[Progress | None] = ContextVar("shown", default=None)
 
 @contextmanager
 def shown_on(progress: Progress) -> Iterator[None]:
-    """Show everything that is `tracked` in this block on a display."""
+    """Show the work that is `tracked` inside this block on a display."""
     before = _SHOWN.set(progress)
     try:
         yield
@@ -63,15 +63,15 @@ def shown_on(progress: Progress) -> Iterator[None]:
 
 
 def tracked(title: str, items: Iterable[Item], total: int | None = None) -> Iterator[Item]:
-    """Go through items of work, and show how many are done on the display of the running command.
+    """Yield items of work, and show how many are done on the display of the running command.
 
     Parameters
     ----------
     title : str
-        What the work is, such as ``measuring rules``.
+        Name of the work, such as ``measuring rules``.
     items : iterable
     total : int, optional
-        How many there are; required unless they are a sequence.
+        Number of items; required unless they are a sequence.
     """
     if total is None:
         assert isinstance(items, Sequence)
@@ -80,7 +80,7 @@ def tracked(title: str, items: Iterable[Item], total: int | None = None) -> Iter
 
 
 def report_remarks(remarks: Sequence[str], progress: Progress, reported: set[str]) -> None:
-    """Pass on the remarks of an engine that are not in `reported` yet."""
+    """Show the remarks of an engine that are not in `reported` yet, and add them to it."""
     for remark in remarks:
         if remark not in reported:
             reported.add(remark)

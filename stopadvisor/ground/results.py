@@ -1,16 +1,16 @@
-"""Results as JSON and as JSON Schema, both derived from frozen dataclasses.
+"""JSON and JSON Schemas of results, both derived from frozen dataclasses.
 
-A result is a frozen dataclass of plain values with a sentence under each field.  Its JSON has the
-field names as keys.  A field whose default is None is optional: it is left out while it is None.
-In a class with ``SPARSE: ClassVar[bool] = True`` every field is left out while it has its default.
-``field(default=None, metadata={"present_with": "n"})`` is there, null or not, wherever ``n`` is not
-null.
-Where a key is no Python name, ``field(metadata={"alias": "kv-fork"})`` gives it.  A class whose
-documents follow another schema than the first says so: ``SCHEMA: ClassVar[int] = 2``, or None for
-documents without a number.
+A result is a frozen dataclass of plain values with a sentence under each field, and its JSON has
+the field names as keys:
 
-Knows no result.  Only reading a document back and deriving a schema load pydantic, so that printing
-a result, `--help` and the loader of policies do not pay for it.
+- A field whose default is None is left out while it is None.
+- In a class with ``SPARSE: ClassVar[bool] = True`` a field is left out while it has its default.
+- ``field(default=None, metadata={"present_with": "n"})`` is present, null or not, unless ``n`` is
+  null.
+- ``field(metadata={"alias": "kv-fork"})`` sets a key that is not a Python name.
+- ``SCHEMA: ClassVar[int] = 2`` sets the schema number of a class's documents; None leaves it out.
+
+pydantic is imported only to read a document back or to derive a schema: it is slow to import.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ __all__ = [
 ]  # fmt: skip
 
 SCHEMA = 1
-"""Default of a document's ``schema``; raised when a program that reads it must change."""
+"""Default ``schema`` of a document; raised when programs that read it must change."""
 
 Result = TypeVar("Result")
 _SHOWN: dict[type, Callable[[Any], str]] = {}
 
 
 class Shown:
-    """A result that a notebook shows as HTML, once `show_as` has said how."""
+    """A result that notebooks show as HTML, as registered by `show_as`."""
 
     def _repr_html_(self) -> str | None:
         show = _SHOWN.get(type(self))
@@ -53,17 +53,17 @@ class Shown:
 
 
 def show_as(kind: type[Result], show: Callable[[Result], str]) -> None:
-    """Show results of a class by a function that returns HTML."""
+    """Register the function that returns the HTML of a class of results."""
     _SHOWN[kind] = show
 
 
 def to_document(result: DataclassInstance) -> dict[str, Any]:
-    """Return a result as the JSON object that commands print and runs keep."""
+    """Convert a result to the JSON object that commands print and runs keep."""
     return {**_number(type(result)), **plain(result, sparse=False)}
 
 
 def to_json(result: DataclassInstance, *, indent: int | None = 1) -> str:
-    """Return a result as JSON text, in which no control character can steer a terminal."""
+    """Convert a result to JSON text without characters that could steer a terminal."""
     document = to_document(result)
     return json_safe(json.dumps(document, ensure_ascii=False, allow_nan=False, indent=indent))
 
@@ -74,7 +74,7 @@ def from_document(kind: type[Result], document: object, where: object) -> Result
     Raises
     ------
     ProbeError
-        The document is not one of a `kind`.
+        The document does not fit `kind`.
     """
     from pydantic import ValidationError
 
@@ -90,14 +90,14 @@ def from_document(kind: type[Result], document: object, where: object) -> Result
 
 @cache
 def _adapter(kind: type) -> TypeAdapter[Any]:
-    """Making one takes milliseconds, and files have a line for each question."""
+    """Cache the adapters: building one takes milliseconds, and files have many lines."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)
 
 
 def _number(kind: type) -> dict[str, int]:
-    """The key ``schema`` of a document; empty for documents without one."""
+    """Return the key ``schema`` of a document; empty for documents without one."""
     number = getattr(kind, "SCHEMA", SCHEMA)
     return {} if number is None else {"schema": number}
 
@@ -129,7 +129,7 @@ def schema_of(kind: Any) -> dict[str, Any]:
             return described
 
     schema = TypeAdapter(kind).json_schema(schema_generator=Described)
-    # A result that holds others of its kind is a reference to one of its definitions.
+    # The schema of a recursive result is a reference to one of its definitions.
     if "$ref" in schema:
         schema |= schema["$defs"][schema.pop("$ref").removeprefix("#/$defs/")]
     text = "Raised when a program that reads this must change."
@@ -143,7 +143,7 @@ def schema_of(kind: Any) -> dict[str, Any]:
 
 
 def _describe(schema: dict[str, Any], kind: type[DataclassInstance]) -> None:
-    """Add the sentences, and make optional fields ones that may be missing, not null."""
+    """Add the sentences; let optional fields be missing, but not null."""
     sentences = sentences_of(kind)
     schema["required"] = [_key(each) for each in fields(kind) if not _is_optional(kind, each)]
     for each in fields(kind):

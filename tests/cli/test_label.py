@@ -24,6 +24,7 @@ import pytest
 from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.certification.certify import CertifyRequest
 from stopadvisor.cli.label import ask, begin, finish
+from stopadvisor.ground.progress import NullProgress
 from stopadvisor.report.progress import LineProgress
 from stopadvisor.report.screen import draw
 from stopadvisor.report.sheets.plan import label_sheet
@@ -34,17 +35,17 @@ from tests.schemas import check_valid
 
 pytestmark = pytest.mark.slow
 
-ASK = ("--alpha", "0.04", "--families", "confidence", "--despite", "advice", "--quiet")
+ASK = ("--alpha", "0.05", "--families", "confidence", "--despite", "advice", "--quiet")
 REQUEST = CertifyRequest(
-    SettingsOverrides(alpha=0.04, families=("confidence",)), despite=("advice",)
+    SettingsOverrides(alpha=0.05, families=("confidence",)), despite=("advice",)
 )
 
 
 @pytest.fixture(scope="session")
 def unlabelled_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """600 sums without gold."""
+    """400 sums without gold."""
     path = tmp_path_factory.mktemp("unlabelled") / "run"
-    return make_run(path, 600, gold=False, fractions=(0.4, 0.6, 0.0))
+    return make_run(path, 400, gold=False, fractions=(0.4, 0.6, 0.0))
 
 
 @pytest.fixture
@@ -141,18 +142,18 @@ def test_few_labels_certify_what_all_labels_do(call: Call) -> None:
     # The saving is named for whose it is, `calibrate` shows another.
     by_fit = re.search(r"^(.*) Fit questions put the saving at ([\d.]+)%", said.replace("\n", " "))
     assert by_fit is not None
-    assert by_fit[1] == "These labels certify at most 4.0% lost."
+    assert by_fit[1] == "These labels certify at most 5.0% lost."
     assert "`calibrate` measures it again" in said
     # Nothing is left for a sheet, so it leads on.
     _, exported, _ = call("label", "run", *ASK, "--export", "sheet.csv")
     assert "nothing: no question is left to ask" in exported
     assert "next  " in exported
-    options = "--alpha 0.04 --families confidence --despite advice --loss lost"
+    options = "--alpha 0.05 --families confidence --despite advice --loss lost"
     assert f"stopadvisor calibrate run {options}\n" in exported
     found = calibrated(call)
     assert by_fit[2] == f"{found['expected']['fit_total_saving_pct']:.1f}"
     assert "means  " not in call("calibrate", "run", *ASK, "--loss", "lost")[1], (
-        "it would repeat 4%"
+        "it would repeat 5%"
     )
     assert (before["certified"], found["certified"]) == (False, True)
     # It failed without labels; with them it is the same look, which certifies after all.
@@ -225,17 +226,19 @@ def test_what_is_no_answer_is_not_taken(call: Call) -> None:
 
 
 def test_nobody_is_told_which_answer_a_stop_would_give(call: Call) -> None:
-    labeller = Labeller(most=60, choose=lambda question, answers: "c")
+    begun = begin(Path("run"), REQUEST, NullProgress())
+    first = []
+    for row, name in enumerate(begun.labelling.questions.ids):
+        record = begun.records[name]
+        answers = begun.labelling.answers(row, record)
+        if len(answers) > 1:
+            first.append((record.natural_answer or "").endswith(answers[0]))
+    assert len(first) > 50
+    assert 0.35 < np.mean(first) < 0.65
+    labeller = Labeller(most=3)
     labeller.label()
-    directory = RunDirectory.load(Path("run"))
-    natural = {r.id: r.natural_answer or "" for r in directory.records()}
-    blocks = labeller.err.getvalue().split("\nQuestion ")[1:]
-    first = [
-        natural[block.partition("\n")[0]].endswith(str(re.findall(r"\[1\] +(\S+)", block)[0]))
-        for block in blocks
-    ]
-    assert 0.25 < np.mean(first) < 0.75
-    assert not re.search("stop|full|natural|early", "".join(blocks).replace("question", ""))
+    asked = labeller.err.getvalue().partition("\nQuestion ")[2]
+    assert not re.search("stop|full|natural|early", asked.replace("question", ""))
 
 
 def test_two_labellers_and_where_they_disagree(call: Call) -> None:
@@ -304,13 +307,12 @@ def test_planned_labels_settle_what_counts(call: Call) -> None:
     found = calibrated(call)  # knows the number by the log
     certificate = found["certificate"]
     assert 0 < certificate["labelled"] <= len(labeller.asked)
-    assert certificate["n"] == 356
-    assert certificate["planned_labels"] == 10
-    assert certificate["losses"] <= min(certificate["differing"], 10)
-    assert "first 10, in an order fixed beforehand, were labelled" in certificate["claim"]
-    assert (
-        "356 calibration questions; of the replies that differ the first 10 labelled"
-        in " ".join(said.split())
+    assert certificate["n"] == 233
+    assert certificate["planned_labels"] == 6  # as fit questions prefer
+    assert certificate["losses"] <= min(certificate["differing"], 6)
+    assert "first 6, in an order fixed beforehand, were labelled" in certificate["claim"]
+    assert "233 calibration questions; of the replies that differ the first 6 labelled" in " ".join(
+        said.split()
     )
     assert (found["look"]["number"], sum("asked" in row for row in log())) == (1, 1)
     assert call("assess", "run", *ASK[:4], "--quiet")[0] == 0

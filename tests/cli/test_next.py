@@ -95,7 +95,7 @@ def _serve_a_few(auditor: Auditor) -> None:
 
 
 def test_labels_keep_their_options(call: Call) -> None:
-    make_run(Path("run"), 600, gold=False, fractions=(0.4, 0.6, 0.0))
+    make_run(Path("run"), 300, gold=False, fractions=(0.4, 0.6, 0.0))
     asked = ("--families", "confidence", "--labels", "20", "--despite", "advice")
     code, out, err = call("label", "run", "--alpha", "0.1", *asked, "--export", "a sheet.csv")
     assert code == 0, err

@@ -15,6 +15,8 @@ from tests.material import CERTIFY, Call
 
 pytestmark = pytest.mark.slow
 
+FAST = ("--families", "confidence")
+
 
 @pytest.fixture
 def run(quickly_assessed_run: Path, tmp_path: Path) -> Path:
@@ -82,7 +84,7 @@ def test_needs_no_model_and_no_torch(run: Path) -> None:
 @pytest.mark.usefixtures("undrawn")
 def test_after_calibrate_the_certificate_is_on_the_page(run: Path, call: Call) -> None:
     (run / "report.html").write_text("a page from before", encoding="utf-8")
-    code, _, err = call(run, *CERTIFY, command="calibrate")
+    code, _, err = call(run, *FAST, *CERTIFY, command="calibrate")
     assert code == 0
     assert f"wrote {run / 'report.html'} again" in err
     page = (run / "report.html").read_bytes()
@@ -94,7 +96,7 @@ def test_after_calibrate_the_certificate_is_on_the_page(run: Path, call: Call) -
     assert json.loads(out)["certified"] is True
     assert (run / "report.html").read_bytes() == page
     elsewhere = run.parent / "elsewhere.joblib"  # no page of this run will show it
-    code, _, err = call(run, *CERTIFY, "--out", elsewhere, command="calibrate")
+    code, _, err = call(run, *FAST, *CERTIFY, "--out", elsewhere, command="calibrate")
     assert code == 0
     assert "report.html" not in err
     assert (run / "report.html").read_bytes() == page
@@ -105,7 +107,7 @@ def test_a_page_that_cannot_be_written_again_is_said_to_be_stale(
 ) -> None:
     (run / "report.html").write_text("a page from before", encoding="utf-8")
     monkeypatch.setattr(page, "missing_packages", lambda: ("matplotlib", "jinja2"))
-    code, _, err = call(run, *CERTIFY, command="calibrate")
+    code, _, err = call(run, *FAST, *CERTIFY, command="calibrate")
     assert code == 0
     assert "is from before, and could not be written again" in err
 
@@ -118,7 +120,7 @@ def test_assess_writes_the_same_page(
     run: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STOPADVISOR_REPORT", "1")
-    code, _, err = call(run, command="assess")
+    code, _, err = call(run, *FAST, command="assess")
     assert code == 0
     assert f"wrote {run / 'report.html'}" in err
     written = (run / "report.html").read_bytes()
@@ -131,7 +133,7 @@ def test_assess_can_leave_it(
     run: Path, call: Call, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
     monkeypatch.setenv("STOPADVISOR_REPORT", "1" if words else "0")
-    code, _, err = call(run, *words, command="assess")
+    code, _, err = call(run, *FAST, *words, command="assess")
     assert code == 0
     assert "report" not in err
     assert not (run / "report.html").exists()
@@ -140,7 +142,7 @@ def test_assess_can_leave_it(
 def test_without_its_extra(run: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STOPADVISOR_REPORT", "1")
     monkeypatch.setattr(page, "missing_packages", lambda: ("matplotlib", "jinja2"))
-    code, out, err = call(run, command="assess")
+    code, out, err = call(run, *FAST, command="assess")
     assert code == 0
     assert out
     assert "note: pip install 'stopadvisor[report]' for report.html\n" in err
@@ -156,7 +158,7 @@ def test_assess_stands_where_the_page_cannot_be_written(
 ) -> None:
     monkeypatch.setenv("STOPADVISOR_REPORT", "1")
     (run / "calibration.json").write_text("{", encoding="utf-8")
-    code, out, err = call(run, command="assess")
+    code, out, err = call(run, *FAST, command="assess")
     assert code == 0
     assert out
     assert "no report.html: " in err
