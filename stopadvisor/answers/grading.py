@@ -102,7 +102,7 @@ class Grader:
         return []
 
     def _compare(self, pairs: list[tuple[str, str]]) -> None:
-        """Store a verdict for each pair; those of before an interrupt are kept."""
+        """Store a verdict for each pair; an interrupt loses none that is stored."""
         requests = [
             {"gold": _formulas(gold)[0], "answers": _formulas(answer)} for gold, answer in pairs
         ]
@@ -237,7 +237,7 @@ class FunctionGrader:
         return [self._verdicts[case] if case[2] else False for case in cases]
 
     def _ask(self, cases: Sequence[tuple[str, str, str]]) -> None:
-        """Store a verdict for each case; those of before an interrupt are kept."""
+        """Store a verdict for each case; an interrupt loses none that is stored."""
         names = ("question", "gold", "answer")
         requests = [dict(zip(names, case, strict=True)) for case in cases]
         try:

@@ -259,7 +259,7 @@ def take_look(
 
 
 def _request(look: Look) -> tuple[Any, ...]:
-    """What identifies a look, in whichever log it stands."""
+    """What identifies a look in any log."""
     return look.questions, dict(look.asked), look.delta
 
 

@@ -381,8 +381,8 @@ def _check_together(
         known = traces.setdefault((record.id, record.sample), n)
         if known != n:
             sample = f"sample {record.sample} of {record.id!r}"
-            stands = f"{sample} stands in line {_number(lines[known])} too"
-            line.refuse("id", f"a trace once, {stands}", sample)
+            other = f"{sample} is in line {_number(lines[known])} too"
+            line.refuse("id", f"a trace once, {other}", sample)
         for of, name in (("id", "key"), ("key", "group"), ("key", "task"), ("key", "gold")):
             known = first[of].setdefault(getattr(record, of), n)
             ours, theirs = getattr(record, name), getattr(records[known], name)

@@ -226,7 +226,7 @@ def _given_ids(rows: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, str]:
             line = ids[name].rpartition(":")[2]
             raise WorkloadError(
                 f"{where}: field 'id': expected one question per id, "
-                f"got {name!r}, which stands in line {line} too"
+                f"got {name!r}, which is in line {line} too"
             )
         ids[name] = where
     return ids
