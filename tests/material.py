@@ -119,14 +119,7 @@ def make_run(
         is_fit = assign_parts(keys, seed=plan.seed, fractions=fractions) == 0
         twice = [q for q, fit in zip(workload.questions, is_fit, strict=True) if fit][:repeated]
         collect(
-            engine,
-            workload,
-            plan,
-            run,
-            batch_size=64,
-            grader=grader,
-            repeated=twice,
-            samples=samples,
+            engine, workload, run, batch_size=64, grader=grader, repeated=twice, samples=samples
         )
     return path
 

@@ -76,7 +76,7 @@ def hostile_run(path: Path, n: int = 300) -> Path:
     )
     run = RunDirectory.create(path, manifest)
     with Grader() as grader:
-        collect(engine, workload, PLAN, run, batch_size=64, grader=grader)
+        collect(engine, workload, run, batch_size=64, grader=grader)
     think(path, HOSTILE_THINKING)
     return path
 

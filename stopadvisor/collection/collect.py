@@ -147,7 +147,6 @@ def _halve(batch_size: int, error: OutOfMemory, progress: Progress) -> int:
 def collect(
     engine: Engine,
     workload: Workload,
-    plan: ProbePlan,
     run: RunDirectory,
     *,
     batch_size: int,
@@ -156,7 +155,6 @@ def collect(
     limit: int | None = None,
     samples: int = 1,
     repeated: Sequence[Question] = (),
-    shrink: bool = True,
     progress: Progress | None = None,
 ) -> int:
     """Probe the traces that the run does not hold yet, and return how many those are.
@@ -168,8 +166,8 @@ def collect(
     every finished batch.  An engine that takes all questions at once gets only the missing ones,
     which are appended in the order in which they finish.
 
-    `plan` is that of the run's manifest.  If `samples` is 1, the `repeated` questions get a second
-    trace.  With `shrink`, batches are halved when memory runs out.
+    If `samples` is 1, the `repeated` questions get a second trace.  Batches are halved when memory
+    runs out.
     """
     progress = progress or NullProgress()
     questions = workload.questions[:limit]
@@ -193,13 +191,13 @@ def collect(
     if already < len(wanted) and (remark := run.note_versions(engine.identity())):
         progress.remark(remark)
     progress.begin("probing", len(wanted), already)
-    job = _Job(run, plan, grader, template, progress)
+    job = _Job(run, run.plan, grader, template, progress)
     if not engine.capabilities.batched:
         pairs = [(q, sample) for sample, members in enumerate(by_sample) for q in members]
         job.each(engine, [(q, sample) for q, sample in pairs if (q.id, sample) not in done])
     else:
         for sample, members in enumerate(by_sample):
-            batch_size = job.batches(engine, members, sample, done, batch_size, shrink=shrink)
+            batch_size = job.batches(engine, members, sample, done, batch_size)
     return len(wanted) - already
 
 
@@ -232,8 +230,6 @@ class _Job:
         sample: int,
         done: set[tuple[str, int]],
         batch_size: int,
-        *,
-        shrink: bool,
     ) -> int:
         """Ask one sample of the questions, batch by batch; returns the final batch size."""
         start = 0  # always a multiple of batch_size
@@ -246,8 +242,6 @@ class _Job:
                 prompts = make_prompts(members, self.template, sample)
                 traces = dict(_probe(engine, prompts, self.plan, self.progress))
             except OutOfMemory as error:
-                if not shrink:
-                    raise
                 batch_size = _halve(batch_size, error, self.progress)
                 self.run.annotate(batch_size=batch_size)
                 start -= start % batch_size

@@ -71,7 +71,7 @@ class ProbeSettings:
     """Traces per question, all in the same part of the split."""
     seed: int = 0
     batch_size: int | None = None
-    """None for the engine's own size, halved when memory runs out."""
+    """None for the engine's own size."""
     limit: int | None = None
     entropy: str = "auto"
     """``auto`` is the whole vocabulary for a local model, else what the server gives."""

@@ -45,7 +45,7 @@ from stopadvisor.ground.json_text import parse_json
 from stopadvisor.ground.progress import Progress, report_remarks
 from stopadvisor.probes.asking import Check, Engine, ProbePlan, RawTrace
 from stopadvisor.runs.directory import MANIFEST, RunDirectory
-from stopadvisor.runs.manifest import build_manifest, run_path
+from stopadvisor.runs.manifest import build_manifest, run_path, split_of
 from stopadvisor.runs.storage import check_writable, lock_directory
 from stopadvisor.workload.questions import PARTS, PartCounts, Question, Workload, default_split
 
@@ -218,8 +218,7 @@ def _split_begun(
 ) -> tuple[float, float, float] | None:
     """The split of a run that began with another default; None if there is no such run."""
     if (path / MANIFEST).exists():
-        first, second, third = RunDirectory.load(path).manifest["split"]["fractions"]
-        return first, second, third
+        return split_of(RunDirectory.load(path).manifest)[1]
     others = (default_split(0), default_split(sys.maxsize))
     begun = (split for split in others if (described(split)[0] / MANIFEST).exists())
     return next(begun, None)
@@ -269,7 +268,6 @@ class _Probing:
             n_new = collect(
                 self.engine,
                 self.workload,
-                run.plan,
                 run,
                 batch_size=batch_size,
                 grader=self.graders.right,
@@ -277,7 +275,6 @@ class _Probing:
                 limit=self.settings.limit,
                 samples=self.settings.samples,
                 repeated=repeated,
-                shrink=self.settings.batch_size is None,
                 progress=self.progress,
             )
         seconds = time.monotonic() - began

@@ -22,7 +22,6 @@ from stopadvisor.ground.json_text import parse_json
 from stopadvisor.probes.asking import ProbePlan, RawTrace
 from stopadvisor.probes.outcomes import SealedQuestions
 from stopadvisor.probes.records import ProbeRecord, graded_table
-from stopadvisor.probes.table import Reference
 from stopadvisor.runs.ladder import Ladder, ladder_of
 from stopadvisor.runs.manifest import (
     SCHEMA,
@@ -31,6 +30,7 @@ from stopadvisor.runs.manifest import (
     identity_of,
     run_id,
     short,
+    split_of,
     with_versions,
 )
 from stopadvisor.runs.replies import ReplyRecord, reply_table
@@ -255,25 +255,23 @@ class RunDirectory:
 
     # --- What analyses read ---
 
-    def table(self, reference: Reference = "natural") -> SealedQuestions:
+    def table(self) -> SealedQuestions:
         """All finished traces as a table, in the order of the file, with outcomes sealed."""
         try:
             if (ladder := self.ladder) is not None:
                 replies = self.replies()
                 parts = self.parts([record.group or record.key for record in replies])
                 return reply_table(replies, ladder, parts.tolist()).sealed()
-            on_stop = self.plan.on_stop if reference == "natural" else "probe"
             records = self.records()
             parts = self.parts([record.group or record.key for record in records])
-            return graded_table(records, reference, on_stop, parts.tolist()).sealed()
+            return graded_table(records, "natural", self.plan.on_stop, parts.tolist()).sealed()
         except ProbeError as error:
             raise ProbeError(f"{self.path}: {error}") from error
 
     def parts(self, groups: Sequence[str]) -> NDArray[np.int8]:
         """Part of each group, as an index into `PARTS`."""
-        split = self.manifest["split"]
-        first, second, third = split["fractions"]
-        return assign_parts(groups, seed=split["seed"], fractions=(first, second, third))
+        seed, fractions = split_of(self.manifest)
+        return assign_parts(groups, seed=seed, fractions=fractions)
 
 
 # --- What the model thought -----------------------------------------------------------------------

@@ -37,6 +37,7 @@ __all__ = [
     "run_id",
     "run_path",
     "short",
+    "split_of",
     "versions_of",
     "with_versions",
 ]
@@ -138,6 +139,12 @@ def describe_workload(workload: Workload) -> dict[str, Any]:
         "sha256": workload.sha256,
         "n_questions": len(workload.questions),
     }
+
+
+def split_of(content: Mapping[str, Any]) -> tuple[int, tuple[float, float, float]]:
+    """Seed and shares of the split in a manifest, or in the note of an archive."""
+    fit, calibration, test = map(float, content["split"]["fractions"])
+    return content["split"]["seed"], (fit, calibration, test)
 
 
 def run_id(manifest: Mapping[str, Any], **changes: Any) -> str:

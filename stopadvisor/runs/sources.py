@@ -33,6 +33,7 @@ from stopadvisor.runs.directory import (
     digest_of,
 )
 from stopadvisor.runs.ladder import Ladder, ladder_of
+from stopadvisor.runs.manifest import split_of
 from stopadvisor.runs.storage import make_folder, write_json_atomically
 from stopadvisor.workload.questions import PARTS, assign_parts, default_split
 
@@ -317,14 +318,11 @@ def _of_run(run: RunDirectory) -> Source:
     for key, sample, digest in rows:
         if sample < 2:
             lines.setdefault(key, set()).add(digest)
-    split = run.manifest["split"]
-    first, second, third = split["fractions"]
     return Source(
         run.path,
         table,
         run.parts(table.groups),
-        split["seed"],
-        (first, second, third),
+        *split_of(run.manifest),
         run.manifest,
         run.manifest["workload"]["sha256"],
         torn=run.torn(),
@@ -345,13 +343,10 @@ def _of_results_folder(folder: Path) -> Source:
 
 
 def _of_archive(folder: Path, table: SealedQuestions, content: Mapping[str, Any]) -> Source:
-    split = content["split"]
-    first, second, third = split["fractions"]
-    fractions = (float(first), float(second), float(third))
-    parts = assign_parts(table.groups, seed=split["seed"], fractions=fractions)
-    digest = content["sha256"]
+    (seed, fractions), digest = split_of(content), content["sha256"]
+    parts = assign_parts(table.groups, seed=seed, fractions=fractions)
     lines = {key: frozenset({archived_line(digest, digest_of(key))}) for key in table.keys}
-    return Source(folder, table, parts, split["seed"], fractions, None, digest, lines=lines)
+    return Source(folder, table, parts, seed, fractions, None, digest, lines=lines)
 
 
 def _sha256(path: Path) -> str:

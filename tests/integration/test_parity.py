@@ -69,7 +69,7 @@ def probed(engine: Engine, workload: Workload, path: Path, plan: ProbePlan = PLA
     path.mkdir()
     run = RunDirectory.create(path, manifest)
     with Grader() as grader:
-        collect(engine, workload, plan, run, batch_size=16, grader=grader)
+        collect(engine, workload, run, batch_size=16, grader=grader)
     return run
 
 

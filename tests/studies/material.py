@@ -71,5 +71,5 @@ def probe(
     )
     run = RunDirectory.create(path, manifest)
     with Grader() as grader:
-        collect(engine, workload, asked, run, batch_size=64, grader=grader, samples=samples)
+        collect(engine, workload, run, batch_size=64, grader=grader, samples=samples)
     return path
