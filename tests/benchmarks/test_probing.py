@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.benchmarks.probing import SHAPES, main
-from tests.benchmarks.random_qwen3 import SHAPES as KNOWN
 
 pytestmark = pytest.mark.slow
 
@@ -26,6 +25,8 @@ def test_the_benchmark_measures_what_it_says(
 
 
 def test_the_shapes_are_those_that_can_be_asked_for() -> None:
+    from tests.benchmarks.random_qwen3 import SHAPES as KNOWN  # imports torch
+
     assert sorted(KNOWN) == list(SHAPES)
     assert all(len(shape.budgets) == 10 for shape in KNOWN.values())
     large = KNOWN["qwen3-8b"]

@@ -7,9 +7,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GroupKFold
-from sklearn.preprocessing import StandardScaler
 
 from stopadvisor.paper.peaks import fixed_budgets
 from stopadvisor.paper.protocol import PaperSetting
@@ -56,6 +53,10 @@ def test_scalar_proxies_are_their_formulas(table: OpenQuestions) -> None:
 
 @pytest.mark.parametrize("name", ["mixed", "early"])
 def test_learned_proxies_equal_scikit_learn_on_the_archives_own_features(name: str) -> None:
+    from sklearn.linear_model import LogisticRegression  # slow to import
+    from sklearn.model_selection import GroupKFold
+    from sklearn.preprocessing import StandardScaler
+
     data = np.load(ARCHIVES / f"{name}.npz")
     features, correct = data["X"], data["correct"]
     n, m = correct.shape

@@ -17,7 +17,6 @@ from stopadvisor.assessment.fit_assessment import assess
 from stopadvisor.cli.main import main
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.paper.analysis import assess_paper
-from stopadvisor.report.html.charts import CACHED_PRICES, saving_by_cached_price
 from stopadvisor.report.html.page import lost_question, render
 from stopadvisor.report.saved import QuestionExample, ReportData, read_report, save_assessment
 from stopadvisor.report.words import advised_rule, percent, share
@@ -74,6 +73,8 @@ def lost_of(data: ReportData) -> tuple[QuestionExample, ...]:
 
 
 def test_other_prices_of_a_cached_token_save_what_a_new_count_says(small_copy: Path) -> None:
+    from stopadvisor.report.html.charts import CACHED_PRICES, saving_by_cached_price  # matplotlib
+
     source = open_source(small_copy)
     settings = Settings(families=("confidence",), **default_settings(source))
     shown = saving_by_cached_price(report_data(small_copy, settings).result)

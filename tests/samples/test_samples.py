@@ -5,23 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
-transformers = pytest.importorskip("transformers")
-torch = pytest.importorskip("torch")
-
-import measure  # noqa: E402
-import packing  # noqa: E402
-import questions  # noqa: E402
-import traces  # noqa: E402
-import train  # noqa: E402
-from make_workloads import SIZES, workload  # noqa: E402
-from stopadvisor.ground.constants import CUES, DEFAULT_CUE, PROMPT_TEMPLATES  # noqa: E402
-from vocabulary import build_tokenizer  # noqa: E402
+import questions
+import traces
+from make_workloads import SIZES, workload
+from stopadvisor.ground.constants import CUES, DEFAULT_CUE, PROMPT_TEMPLATES
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 MODEL = SAMPLES / "tiny-reasoner"
@@ -43,13 +37,36 @@ def rows(kind: str) -> list[dict[str, str]]:
     return [json.loads(line) for line in lines]
 
 
+# --- Modules that take seconds to import ------------------------------------------------------
+
+
 @pytest.fixture(scope="module")
-def tokenizer() -> Any:
+def torch() -> Any:
+    return pytest.importorskip("torch")
+
+
+@pytest.fixture(scope="module")
+def transformers() -> Any:
+    return pytest.importorskip("transformers")
+
+
+@pytest.fixture(scope="module")
+def packing(transformers: Any) -> Any:
+    return import_module("packing")
+
+
+@pytest.fixture(scope="module")
+def train(transformers: Any) -> Any:
+    return import_module("train")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(transformers: Any) -> Any:
     return transformers.AutoTokenizer.from_pretrained(MODEL)
 
 
 @pytest.fixture(scope="module")
-def model() -> Any:
+def model(torch: Any, transformers: Any) -> Any:
     loaded = transformers.AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
     return loaded.eval()
 
@@ -107,7 +124,7 @@ def test_markers_survive_decoding_without_special_tokens(tokenizer: Any) -> None
 
 
 def test_committed_tokenizer_is_the_one_the_script_builds(tokenizer: Any) -> None:
-    built = build_tokenizer()
+    built = import_module("vocabulary").build_tokenizer()
     assert tokenizer.get_vocab() == built.get_vocab()
     assert tokenizer.chat_template == built.chat_template
 
@@ -131,7 +148,9 @@ def test_template_leaves_thinking_open_or_shuts_it(
 
 
 @pytest.mark.parametrize("kind", questions.KINDS)
-def test_packed_examples_hold_what_the_tool_will_send(tokenizer: Any, kind: str) -> None:
+def test_packed_examples_hold_what_the_tool_will_send(
+    tokenizer: Any, packing: Any, kind: str
+) -> None:
     packer, rng = packing.Packer(tokenizer), Random(5)
     for _ in range(20):
         question = questions.draw(kind, rng, held_out=False)
@@ -149,7 +168,9 @@ def test_packed_examples_hold_what_the_tool_will_send(tokenizer: Any, kind: str)
 
 
 @pytest.mark.integration
-def test_a_branch_sees_its_prefix_and_itself_alone(tokenizer: Any, model: Any) -> None:
+def test_a_branch_sees_its_prefix_and_itself_alone(
+    torch: Any, packing: Any, tokenizer: Any, model: Any
+) -> None:
     question = questions.draw("arithmetic", Random(3), held_out=False)
     example = packing.Packer(tokenizer).pack(question, Random(3))
     batch = packing.collate([example], tokenizer.pad_token_id)
@@ -177,7 +198,7 @@ FIRST_BATCHES = "784e41870673cb467f2415e3b34576b7864a099c37a5feb1ba42168b599782e
 
 
 def test_training_writes_over_no_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[Path] = []
     monkeypatch.setattr(train, "train", lambda steps, seed, out, hidden: asked.append(out))
@@ -194,7 +215,7 @@ def test_training_writes_over_no_model(
 
 @pytest.mark.integration
 def test_interrupted_training_ends_where_it_would_have(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    torch: Any, transformers: Any, train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(train, "CHECKPOINT_EVERY", 2)
     monkeypatch.setattr(train, "GROUP", 1)
@@ -203,7 +224,7 @@ def test_interrupted_training_ends_where_it_would_have(
     taken = train.loss_of
     losses = iter(range(3))
 
-    def fails_at_the_fourth(model: Any, batch: packing.Batch) -> Any:
+    def fails_at_the_fourth(model: Any, batch: Any) -> Any:
         if next(losses, None) is None:
             raise KeyboardInterrupt
         return taken(model, batch)
@@ -224,7 +245,9 @@ def test_interrupted_training_ends_where_it_would_have(
         torch.testing.assert_close(broken[name], weights, atol=1e-3, rtol=0.02)
 
 
-def test_training_begins_with_the_same_batches_and_weights(tokenizer: Any) -> None:
+def test_training_begins_with_the_same_batches_and_weights(
+    torch: Any, packing: Any, train: Any, tokenizer: Any
+) -> None:
     pad, end = tokenizer.convert_tokens_to_ids(["<|endoftext|>", "<|im_end|>"])
     drawn = train.batches(packing.Packer(tokenizer), 0, train.STEPS, pad)
     first = [next(drawn)[1] for _ in range(train.GROUP)]
@@ -258,10 +281,12 @@ def test_workload_questions_are_outside_the_training_data(kind: str) -> None:
     assert all(questions.is_held_out(row["question"]) for row in rows(kind))
 
 
-def test_training_draws_no_held_out_question(tokenizer: Any, monkeypatch: Any) -> None:
+def test_training_draws_no_held_out_question(
+    packing: Any, train: Any, tokenizer: Any, monkeypatch: Any
+) -> None:
     drawn = []
 
-    def record(self: Any, question: questions.Question, rng: Random) -> packing.Example:
+    def record(self: Any, question: questions.Question, rng: Random) -> Any:
         drawn.append(question.text)
         return packing.Example([0], [0], [packing.IGNORE], 1, [])
 
@@ -290,7 +315,7 @@ def test_model_is_small(model: Any) -> None:
 
 
 @pytest.mark.integration
-def test_model_thinks_closes_and_answers(tokenizer: Any, model: Any) -> None:
+def test_model_thinks_closes_and_answers(torch: Any, tokenizer: Any, model: Any) -> None:
     template = PROMPT_TEMPLATES["numeric"]
     question = "Compute 20 + 3 - 1 modulo 100."
     prompt = encode(tokenizer, render(tokenizer, template.format(question=question)) + "<think>")
@@ -303,7 +328,10 @@ def test_model_thinks_closes_and_answers(tokenizer: Any, model: Any) -> None:
 
 
 @pytest.mark.integration
-def test_the_sibling_is_a_third_of_its_size_and_right_on_fewer_questions(model: Any) -> None:
+def test_the_sibling_is_a_third_of_its_size_and_right_on_fewer_questions(
+    torch: Any, transformers: Any, model: Any
+) -> None:
+    measure = import_module("measure")
     small = transformers.AutoModelForCausalLM.from_pretrained(SIBLING, dtype=torch.float32)
     sizes = [sum(p.numel() for p in m.parameters()) for m in (small, model)]
     assert sizes[0] <= sizes[1] / 3

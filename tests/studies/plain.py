@@ -6,9 +6,6 @@ import math
 from typing import Any
 
 import numpy as np
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 from tests.material import ARCHIVES
 
@@ -99,6 +96,10 @@ def features(data: dict[str, Arrays], columns: list[int]) -> Arrays:
 
 def out_of_fold(x: Arrays, correct: Arrays) -> Arrays:
     """Chances from scikit-learn, question i of N in fold (N - 1 - i) mod 5."""
+    from sklearn.linear_model import LogisticRegression  # slow to import
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
     n, m = correct.shape
     folds = (n - 1 - np.arange(n)) % 5
     chances = np.empty((n, m))

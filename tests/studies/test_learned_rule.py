@@ -8,13 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import brier_score_loss, roc_auc_score
-from sklearn.model_selection import GroupKFold
-from sklearn.neural_network import MLPClassifier
-from sklearn.preprocessing import StandardScaler
-from threadpoolctl import threadpool_limits
 
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.paper.proxies import classify_out_of_fold
@@ -27,6 +20,9 @@ from tests.studies.plain import certified, load, peak_gain, scores_of, split, st
 
 def out_of_fold(data: Any, columns: list[int], model: Any) -> np.ndarray:
     """Grouped five-fold probabilities by scikit-learn on the archive's own feature matrix."""
+    from sklearn.model_selection import GroupKFold  # slow to import, as below
+    from sklearn.preprocessing import StandardScaler
+
     n, m = data["correct"].shape
     x, y = data["X"][:, columns], data["y"]
     chance = np.zeros(n * m)
@@ -41,6 +37,9 @@ def out_of_fold(data: Any, columns: list[int], model: Any) -> np.ndarray:
 def test_ablation_is_logistic_regression_on_the_archives_own_columns(
     name: str, archive: Archive
 ) -> None:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import roc_auc_score
+
     found = studied(study("ablation"), [archive(name)], QUICK)
     data = load(name)
     for variant, columns in (
@@ -60,6 +59,12 @@ def test_ablation_is_logistic_regression_on_the_archives_own_columns(
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_classifiers_are_scikit_learns(tmp_path: Path) -> None:
+    from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import roc_auc_score
+    from sklearn.neural_network import MLPClassifier
+    from threadpoolctl import threadpool_limits
+
     whole = np.load(ARCHIVES / f"{NAMES[0]}.npz")
     n = len(whole["correct"])
     data = {
@@ -130,6 +135,8 @@ def test_proxies_at_matched_risk_are_their_definition(name: str, archive: Archiv
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("family", ["learned", "confidence"])
 def test_ece_and_brier_are_their_definitions(name: str, family: str, archive: Archive) -> None:
+    from sklearn.metrics import brier_score_loss, roc_auc_score
+
     found = studied(study("calibration"), [archive(name)], QUICK)
     data = load(name)
     chance, right = scores_of(data)[family].ravel(), data["correct"].ravel()
@@ -149,6 +156,8 @@ def test_ece_and_brier_are_their_definitions(name: str, family: str, archive: Ar
 
 
 def test_scores_that_are_no_chances_are_only_ranked(archive: Archive) -> None:
+    from sklearn.metrics import roc_auc_score
+
     found = studied(study("calibration"), [archive("mixed")], QUICK)
     data = load("mixed")
     row = row_of(found, "scores", protocol="paper", score="entropy")

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 from stopadvisor.ground.errors import StudyError
 from tests.studies.material import QUICK, Archive, Sums, rows_of, studied, study
@@ -17,6 +14,10 @@ run = study("transfer")
 
 @pytest.mark.parametrize(("source", "target"), [("mixed", "early"), ("early", "mixed")])
 def test_gains_are_those_of_the_three_protocols(source: str, target: str, archive: Archive) -> None:
+    from sklearn.linear_model import LogisticRegression  # slow to import
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
     found = studied(run, [archive(name) for name in (source, target)], QUICK)
     here, there = load(source), load(target)
 
