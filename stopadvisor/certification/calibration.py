@@ -1,8 +1,6 @@
-"""Certifying on calibration questions what was chosen on fit questions.
+"""Test a finished choice on calibration questions, and return the certified rule or a refusal.
 
-`calibrate` takes a finished choice and calibration questions, tests the chosen sequences in order
-and returns the exact rule that is exported, or why there is none.  It shares no question
-with `choose`, which is what makes the certificate true of the exported rule.
+No question is shared with `choose`: that is why the certificate holds for the exported rule.
 """
 
 from __future__ import annotations
@@ -70,7 +68,7 @@ class ExportedRule:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What calibration found."""
+    """A certified rule or a refusal, with the questions that were counted."""
 
     rule: ExportedRule | None
     refusal: NotCertified | None
@@ -78,24 +76,24 @@ class Calibration:
     tested: tuple[tuple[str, Certified | NotCertified], ...]
     """Family and outcome of each sequence."""
     entered: CalibrationQuestions
-    """Calibration questions that entered the bound."""
+    """Calibration questions that the test used."""
     n_counted: int
-    """Questions that the bound counts."""
+    """Number of those questions; two traces of one count once."""
     labelled: int | None = None
-    """Of those that entered, how many have gold; None where all have."""
+    """How many of them have gold; None where all have."""
     traces: int = 1
-    """Of each question: with two, `entered` holds all first ones, then all second ones."""
+    """Traces per question: with two, `entered` holds all first ones, then all second ones."""
 
     @property
     def first(self) -> CalibrationQuestions:
-        """The first trace of each question that entered."""
+        """First trace of each question in `entered`."""
         if self.traces == 1:
             return self.entered
         return self.entered.take(np.arange(self.entered.n_questions // self.traces))
 
     @property
     def truncated_share(self) -> float:
-        """Of the questions that entered the bound."""
+        """Share of the traces in `entered` that were cut off."""
         return float(self.entered.truncated.mean())
 
 
@@ -104,13 +102,13 @@ def calibrate(
 ) -> Calibration:
     """Test the chosen sequences on calibration questions and pick the rule to export.
 
-    `plan` says which labels count at which threshold, where few questions have one.
+    Where few questions have a label, `plan` says which labels count at each threshold.
 
     Notes
     -----
-    The advised sequence has the whole of delta; a second one has what the exact test of the first
-    leaves of it.  Of the certified ones with a positive saving (by fit) the cheaper is taken, and
-    the simpler where that is not ahead by enough, as in the advice.
+    The advised sequence is tested at the whole of delta, a second one at what the exact test of the
+    first leaves of it.  Of the certified rules that save on fit questions the cheapest is exported,
+    unless a simpler one is within the margin that the advice uses.
     """
     require_calibration(calibration_table)
     rows = check_questions(choice, calibration_table)
@@ -122,7 +120,7 @@ def calibrate(
     deltas = choice.deltas(counted, traces) if plan is None else plan.deltas(choice)
     for sequence, delta in zip(choice.sequences, deltas, strict=True):
         if tested and (delta == 0 or max_losses(counted, choice.settings.alpha, delta) < 0):
-            continue  # too little is left for a second test
+            continue  # too little of delta is left for a second test
         result, labels = _certify_sequence(choice, sequence, table, traces, delta, plan)
         wanted.append(labels)
         tested.append((sequence.scorer.family, result))
@@ -149,13 +147,12 @@ def recalibrate(
     """Calibrate a rule that was fitted elsewhere, at the whole of delta.
 
     `scorer` is the source policy's, over this table's columns, and `order` its thresholds in
-    testing order.  Nothing here is fitted, so every question outside the test part calibrates.
+    testing order.  Nothing is fitted here, so every question outside the test part is used.
 
     Notes
     -----
-    Whether the rule saves anything, and whether alpha is below the full-thinking accuracy, is
-    judged on the calibration questions themselves; that can only withhold a certified rule, never
-    change which one it is.
+    The calibration questions themselves decide whether the rule saves anything and whether alpha is
+    below the full-thinking accuracy: that can withhold a certified rule, never change it.
 
     Paper, Appendix "Transfer Protocols" (target-calibrated).
     """
@@ -191,9 +188,9 @@ def recalibrate(
 def without_figures(
     calibration: Calibration, settings: Settings, choice: Choice | None = None
 ) -> Calibration:
-    """A failed calibration as it may be shown, without anything that its look has opened.
+    """Remove from a failed calibration every figure of its look.
 
-    A later look may depend on an earlier one through nothing but its failure.
+    Later looks may depend on the failure and on nothing else.
     """
     refusal = NotCertified(_FAILED, *labels_to_name(settings, choice))
     tested = tuple(
@@ -205,14 +202,14 @@ def without_figures(
 
 
 def _entering(table: CalibrationQuestions, rows: IntArray) -> CalibrationQuestions:
-    """The questions at these rows; the table itself, not a copy, where they are all of it."""
+    """Select rows; where they are the whole table, return it without a copy."""
     return table if np.array_equal(rows, np.arange(table.n_questions)) else table.take(rows)
 
 
 def _first_risk(
     curve: StopCurve, scorer: Scorer, table: GradedTable, saves: BoolArray, settings: Settings
 ) -> float | None:
-    """Share lost at the most careful threshold that saves anything; sizes advice, no claim."""
+    """Share lost at the most careful threshold that saves anything; for advice on labels only."""
     useful = np.flatnonzero(saves)
     if not useful.size or not table.n_questions:
         return None
@@ -238,13 +235,12 @@ def _certify_losses(
         counts = counts_of(curve, scorer, table, settings, traces)
         found = certify_counts(counts, delta)
         if len(counts) == 1 and counts[0].is_plain and counts[0].most(delta)[0] < 0:
-            # So few say next to nothing of the risk: what they would take at the least is certain.
+            # So few questions hardly measure the risk: name the fewest that could certify at all.
             expected_risk = None if expected_risk is None else 0.0
     if isinstance(found, Certified) or expected_risk is None:
-        # Where nothing saves: labels do not make probes cheap.
-        return found
-    # Labels are counted for the share lost at the first useful threshold, or for what of each loss
-    # fit questions show there.
+        return found  # where no threshold saves anything, more labels would not help
+    # Count labels at the share lost at the first useful threshold; with several limits, at each
+    # loss's share of fit questions there.
     labels = counted_labels(settings, delta, shares if shares and expected_risk else expected_risk)
     return replace(found, labels_needed=labels, assumed_risk=expected_risk)
 
@@ -257,13 +253,13 @@ def _certify_sequence(
     delta: float,
     plan: AskingPlan | None,
 ) -> tuple[Certified | NotCertified, NotCertified | None]:
-    """Outcome of one sequence, and what a certified saving is expected to take."""
+    """Test one sequence; also return the labels that a certified saving would take."""
     settings = choice.settings
     view = sequence.scorer.view(table)
     curve = sequence.scorer.curve(view, sequence.thresholds)
     expected = first_useful_risk(choice.fit, sequence)
     if expected is not None:
-        # Labels are counted for what has been seen by now, calibration included: advice, no claim.
+        # Count labels at the larger of the fit and calibration risks: advice only, no claim.
         saves = sequence.costs < choice.fit.full_cost.sum()
         seen = _first_risk(curve, sequence.scorer, view, saves, settings)
         expected = min(max(risk for risk in (expected, seen) if risk is not None), 0.999)
@@ -278,7 +274,7 @@ def _certify_sequence(
 
 
 def _saving(choice: Choice, sequence: ThresholdSequence, index: int) -> float:
-    """Net saving on fit, out of fold (percent)."""
+    """Net saving on fit questions, out of fold (percent)."""
     return float(100 * (1 - sequence.costs[index] / choice.fit.full_cost.sum()))
 
 
@@ -287,7 +283,7 @@ def _refusal(
     tested: list[tuple[str, Certified | NotCertified]],
     wanted: list[NotCertified | None],
 ) -> NotCertified:
-    """One refusal for all sequences; `wanted` is what those take that saved nothing."""
+    """Combine the refusals; `wanted` holds those of certified sequences that save nothing."""
     if all(first_useful_risk(choice.fit, sequence) is None for sequence in choice.sequences):
         return NotCertified(_NO_SAVING, None, None)
     refused = [r for _, r in tested if isinstance(r, NotCertified)]
@@ -303,7 +299,7 @@ def _refusal(
 def _pick(
     choice: Choice, certified: list[tuple[ThresholdSequence, Certified]]
 ) -> tuple[ThresholdSequence, Certified]:
-    """The cheaper on fit; the simpler one where it is not ahead by enough, as in the advice."""
+    """Take the cheapest on fit questions, or a simpler rule within the margin of the advice."""
 
     def saving(pair: tuple[ThresholdSequence, Certified]) -> float:
         return _saving(choice, pair[0], pair[1].index)
@@ -319,32 +315,32 @@ def _pick(
 
 @dataclass(frozen=True)
 class Counts:
-    """What one guarantee counts of calibration questions along the thresholds."""
+    """Counts of one guarantee on calibration questions, along the thresholds."""
 
     guarantee: Guarantee
     n: int
     lost: IntArray  # (n_thresholds,)
-    """Questions that count 1; of two traces each, those of which both do."""
+    """Questions that count 1; with two traces each, those where both count 1."""
     gained: IntArray  # (n_thresholds,)
-    """Questions that count -1; of two traces each, those of which none counts 1."""
+    """Questions that count -1; with two traces each, those where neither counts 1."""
     traces: int = 1
-    """Of each question, with losses of 0 and 1."""
+    """Traces per question that are counted; 2 only for losses of 0 and 1."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether what is gained counts nothing."""
+        """Whether only the losses count: one trace per question, no gains."""
         return self.guarantee.counted.is_binary and self.traces == 1
 
     def most(self, delta: float) -> IntArray:
-        """Most lost, by how many are gained; one entry where that counts nothing."""
+        """Largest passing number lost, by the number gained; one entry where gains do not count."""
         return most_of(self.guarantee, self.n, delta, self.traces)
 
     def passed(self, delta: float) -> BoolArray:
-        """Where the limit passes by itself, (n_thresholds,)."""
+        """Whether this limit alone passes, (n_thresholds,)."""
         return self.lost <= allowed(self.most(delta), self.gained)
 
     def at(self, index: int, delta: float) -> Certified:
-        """What was shown at one threshold."""
+        """Certificate of this limit at one threshold."""
         lost, gained = int(self.lost[index]), int(self.gained[index])
         n, alpha = self.n, self.guarantee.alpha
         if self.traces == 2:
@@ -354,7 +350,7 @@ class Counts:
             return replace(found, both=lost, one=one, none=gained)
         if self.guarantee.counted.is_binary:
             return Certified(index, alpha, delta, n, lost, upper_limit(lost, n, delta))
-        # Found by halving: never above the limit that the test has excluded.
+        # Bisection may end slightly above the limit that the test has excluded.
         upper = max(min(drop_limit(lost, gained, n, delta), alpha), 0.0)
         return Certified(index, alpha, delta, n, lost, upper, gained)
 
@@ -364,8 +360,8 @@ def counts_of(
 ) -> list[Counts]:
     """Count every guarantee along the thresholds.
 
-    With two traces a question the view holds all first ones, then all second ones in the same
-    order; a drop counts the first alone.
+    With two traces per question the view holds all first ones, then all second ones in the same
+    order; a drop counts first traces only.
     """
     counts, n = [], view.n_questions // traces
     for guarantee in settings.guarantees:
@@ -390,8 +386,8 @@ def counts_of(
 def certify_counts(counts: list[Counts], delta: float) -> Certified | NotCertified:
     """Find the most aggressive threshold at which every limit passes.
 
-    Each at all of delta (intersection-union): if any limit is broken at a threshold, its own test
-    wrongly passes there with a probability of at most delta.
+    Each limit is tested at the whole of delta (intersection-union): if one is broken at a
+    threshold, its own test passes there with probability at most delta.
     """
     passed = np.array([each.passed(delta) for each in counts])  # (n_losses, n_thresholds)
     last = last_passed(np.logical_and.reduce(passed))
@@ -402,7 +398,7 @@ def certify_counts(counts: list[Counts], delta: float) -> Certified | NotCertifi
 
 
 def _why(counts: list[Counts], passed: BoolArray, delta: float) -> str:
-    """Say why the most careful threshold fails; `passed` is where it does not, (n_losses,)."""
+    """Say why the most careful threshold fails; `passed`, (n_losses,), says which limits pass."""
     failed = counts[int(np.argmin(passed))]
     guarantee, n, lost = failed.guarantee, failed.n, int(failed.lost[0])
     if len(counts) == 1 and failed.is_plain:

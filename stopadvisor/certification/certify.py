@@ -1,8 +1,7 @@
-"""Certifying a rule that is chosen here: choose, take the look, test, make the policy.
+"""Choose on fit questions, record the look, test on calibration questions, build the policy.
 
-In this order: everything is chosen on fit questions, the look at the calibration questions is
-entered in the log, and only then is one of their outcomes read.  Whoever calls holds the run's
-lock.  Writes the log and nothing else; the policy is returned as a mapping.
+In this order: the look is in the log before any calibration outcome is read.  The caller holds the
+run's lock.  Nothing but the log is written.
 """
 
 from __future__ import annotations
@@ -62,27 +61,27 @@ __all__ = [
 ]  # fmt: skip
 
 Despite = Literal["advice", "truncated", "large-alpha"]
-"""What a certificate may be wanted despite."""
+"""Objections that a user may override."""
 
 
 @dataclass(frozen=True)
 class CertifyRequest:
-    """What to certify; fields left None come from the run's assessment."""
+    """A request to certify; fields left None come from the run's assessment."""
 
     overrides: SettingsOverrides = field(default_factory=SettingsOverrides)
     looks: int | None = None
-    """Looks planned at these questions, which share delta; None for as many as before."""
+    """Looks planned at these questions, which share delta; None keeps the earlier plan."""
     fresh: bool = False
-    """Certify on questions that no look has used alone; used ones join the fit questions."""
+    """Certify only on questions that no look has used; used ones join the fit questions."""
     despite: Sequence[Despite] = ()
     """Certify although the advice is full thinking, too many traces were cut off, or alpha is a
     large share of the full-thinking accuracy."""
     labels: int | None = None
-    """How many labels are planned for, fixed by the first look; None for what that look says, else
-    for as many as change a decision."""
+    """Number of labels planned, fixed by the first look.  None: the first look's number, or every
+    label that can change a decision."""
 
     def settings(self, source: Source) -> Settings:
-        """Complete settings, before planned looks share delta."""
+        """Complete the settings; delta is still that of all planned looks together."""
         return self.overrides.settings(
             read_assessment(source.folder),
             defaults=default_settings(source),
@@ -92,44 +91,44 @@ class CertifyRequest:
 
 @dataclass(frozen=True)
 class _Plan:
-    """All that is settled before a calibration outcome is read."""
+    """Everything decided before a calibration outcome is read."""
 
     assessment: FitAssessment
     look: PlannedLook
     is_partial: bool = False
-    """Whether lost answers are counted, and not every calibration question has gold."""
+    """Whether the loss needs gold that some calibration questions lack."""
     labels: int | None = None
-    """How many are planned for."""
+    """Number of labels planned."""
 
 
 @dataclass(frozen=True)
 class Certification:
-    """What was tested, and the policy that follows from it."""
+    """What was tested, and the resulting policy."""
 
     settings: Settings
-    """By which the rule was chosen and tested."""
+    """Settings under which the rule was chosen and tested."""
     calibration: Calibration
     look: Look | None
-    """None where it was certain beforehand that nothing would be exported."""
+    """None where no look was taken, because nothing could have been exported."""
     policy: Policy
-    """One that never stops where nothing was certified."""
+    """A policy that never stops, where nothing was certified."""
     remarks: tuple[str, ...]
     """What the reader should know before trusting the policy."""
     assessment: FitAssessment | None = None
-    """On fit questions; None where nothing was chosen on them."""
+    """On fit questions; None for a transferred rule."""
     labels: LabelCounts | None = None
-    """Where not every calibration question has gold."""
+    """Only where some calibration questions lack gold."""
     changed: str | None = None
-    """What made another rule than the advised one the exported rule, in a sentence."""
+    """A sentence that says why the exported rule is not the advised one."""
     source: Policy | None = None
-    """The policy whose rule was calibrated here; None where the rule was chosen here."""
+    """The policy whose rule was transferred; None where the rule was chosen here."""
 
 
 def certify(source: Source, request: CertifyRequest) -> Certification:
     """Choose on fit questions, look at the calibration questions once, and certify.
 
-    The caller holds the lock of the `source`.  Where the advice is full thinking, so is the policy:
-    no question is opened, and no look spent.
+    The caller holds the lock of the `source`.  Where full thinking is advised, the policy never
+    stops; no question is opened and no look spent.
 
     Raises
     ------
@@ -144,7 +143,7 @@ def certify(source: Source, request: CertifyRequest) -> Certification:
     against = None
     if "advice" not in request.despite:
         against = advised_against(choice, assessment.recommendation)
-    if against is None:  # full thinking loses nothing, whatever may be lost
+    if against is None:  # full thinking loses nothing: any alpha will do
         _check_alpha(assessment, allowed="large-alpha" in request.despite)
     refusal = refused_beforehand(choice, plan.look.questions) or against
     if refusal is not None:
@@ -160,7 +159,7 @@ def certify(source: Source, request: CertifyRequest) -> Certification:
     taken = take(plan.look)
     assert taken.look.test_delta == choice.settings.delta
     labels = None
-    if plan.is_partial:  # by what labels there are
+    if plan.is_partial:
         labelling = _labelling(source, plan, taken.questions)
         run = LabelRun.of(source, labelling)
         with Grader() as grader:
@@ -184,10 +183,10 @@ def certify(source: Source, request: CertifyRequest) -> Certification:
 
 
 def start_labelling(source: Source, request: CertifyRequest) -> Labelling:
-    """Choose on fit questions and take the look, for which questions will be labelled.
+    """Choose on fit questions and take the look whose questions will be labelled.
 
-    It is the look that `certify` will take of this `request`; the caller holds the lock.  Raises as
-    `certify`, and where no label could change anything.
+    `certify` will find the same look for this `request`.  The caller holds the lock.  Raises as
+    `certify` does, and where no label could change anything.
     """
     plan = _settled(source, request)
     choice = plan.assessment.choice
@@ -212,7 +211,7 @@ def _labelling(source: Source, plan: _Plan, questions: CalibrationQuestions) -> 
 
 
 def _check_alpha(assessment: FitAssessment, *, allowed: bool) -> None:
-    """Refuse a promise under which much of what full thinking gets right may be lost."""
+    """Refuse an alpha that allows a large share of full thinking's right answers to be lost."""
     settings, accuracy = assessment.choice.settings, assessment.choice.full_accuracy
     if not settings.limits_accuracy or (allowed and settings.alpha < accuracy):
         return
@@ -243,7 +242,7 @@ def _policy(plan: _Plan, calibration: Calibration, look: Look | None, created: s
 
 
 def _settled(source: Source, request: CertifyRequest) -> _Plan:
-    """Choose on fit questions what is to be tested; opens nothing."""
+    """Choose on fit questions what will be tested; opens no calibration question."""
     settings = request.settings(source)
     settings = replace(settings, traces=len(counted_traces(source.part("calibration"), settings)))
     asked = deploy_request(settings)
@@ -283,7 +282,7 @@ def _remarks(
     policy: Policy | None = None,
     changed: str | None = None,
 ) -> list[str]:
-    """Remarks on a certification; without a policy and a look on one that opened nothing."""
+    """Collect remarks; `policy` is None where no calibration question was opened."""
     found, choice = [], assessment.choice
     alpha, accuracy = choice.settings.alpha, choice.full_accuracy
     if choice.settings.limits_accuracy and (remark := alpha_remark(alpha, accuracy)):
@@ -315,9 +314,9 @@ def _why_another_rule(
     exported: str | None,
     assessed: Mapping[str, Any] | None,
 ) -> str | None:
-    """Say what changed between the advice and the policy; None where they agree.
+    """Explain why the exported rule is not the advised one; None where it is.
 
-    `assessment` is the advice at the settings of this calibration, and `assessed` the run's
+    `assessment` was made with the settings of this calibration; `assessed` is the run's
     ``assessment.json``, which the user has read.
     """
     if exported is None:

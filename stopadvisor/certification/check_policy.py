@@ -1,4 +1,4 @@
-"""Checking a policy against fresh probes: whether that is allowed, its look, and its remarks.
+"""Check a policy against fresh probes: the use case of `stopadvisor verify`.
 
 Everything that can be refused is refused before a look is recorded and an outcome read.
 """
@@ -45,23 +45,23 @@ __all__ = ["CheckRequest", "CheckedPolicy", "check_kind", "check_policy"]
 
 @dataclass(frozen=True)
 class CheckRequest:
-    """How a policy is checked against fresh probes, and how savings are counted."""
+    """Which questions check a policy, and how savings are counted."""
 
     serving: Serving | None = None
     """None: the policy's own."""
     weights: Weights | None = None
     """None: as in the policy's own expectation."""
     transfer: bool = False
-    """Probes of another model, template or engine are allowed."""
+    """Allow probes of another model, template or engine."""
     test_only: bool = False
-    """Leave the calibration questions of the run closed."""
+    """Use the test part only; calibration questions stay closed."""
     policies: int | None = None
-    """Policies that will be checked on these questions, to share delta; None: as many as before."""
+    """Policies to be checked on these questions, which share delta; None keeps the earlier plan."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedPolicy(Verification, Shown):
-    """`verify --json`: what fresh probes show of a policy."""
+    """`verify --json`: what fresh probes say about a policy."""
 
     policy: str
     """Its file."""
@@ -74,7 +74,7 @@ class CheckedPolicy(Verification, Shown):
     transfer: Literal["zero-shot"] | None
     """Whether other conditions than the policy's were allowed."""
     check: PolicyCheck
-    """Its place among the policies held against these questions."""
+    """Its place among the policies checked on these questions."""
     remarks: tuple[str, ...]
     """What the reader should know."""
     headline: str = ""
@@ -84,12 +84,12 @@ class CheckedPolicy(Verification, Shown):
 def check_policy(
     policy: Policy, file: str, source: Source, probes: str, request: CheckRequest
 ) -> CheckedPolicy:
-    """Check a policy against the probes of a source, called `file` and `probes` in the result.
+    """Check a policy against the probes of a source; the result names them `file` and `probes`.
 
     Raises
     ------
     PolicyError
-        The probes are not of what the policy is bound to, or none of them is fresh.
+        The probes do not match what the policy is bound to, or none of them is fresh.
     ProbeError
         The source has no test part, or its log of looks cannot be read.
     """
@@ -106,7 +106,7 @@ def check_policy(
     sha = source.workload_sha256
     if source.ladder is None:
         check_probed(policy, file, source)
-    # Without gold, fit questions alone think twice.
+    # Without gold, only fit questions were sampled twice.
     repeats = view.without_repeats() is not view
     fresh = fresh_questions(terms, view.table, workload_sha256=sha, alone=repeats)
     scorer_of(terms, view.table)
@@ -141,7 +141,7 @@ def check_policy(
             f"{result.truncated_share:.1%} of the traces were cut off by max-think: "
             f"{meaning_of_cut(differs)}"
         )
-    # An imported run has no model either, but a cap, and names its questions.
+    # An imported run has no model either, but it has a cap and names its questions.
     of_archive = source.is_archive or (terms.model is None and terms.max_think is None)
     split, keys = terms.split, source.table.keys
     named = split is not None and names_questions([*split.fit, *split.calibration, *keys])
@@ -170,7 +170,7 @@ def check_policy(
 
 
 def _bound(policy: Policy, source: Source, *, transfer: bool) -> list[str]:
-    """Whether the probes come from what the policy is bound to; differences become remarks."""
+    """Check that the probes match what the policy is bound to; return differences as remarks."""
     manifest = source.manifest
     remarks = []
     try:
@@ -204,7 +204,7 @@ def _bound(policy: Policy, source: Source, *, transfer: bool) -> list[str]:
 
 
 def check_kind(terms: PolicyTerms, source: Source) -> None:
-    """Refuse replies of another ladder, and probes of a trace in a ladder's place."""
+    """Refuse replies of another ladder, and probes of one trace where the policy climbs."""
     ladder, ours = source.ladder, terms.ladder
     if ladder is None and ours is None:
         return
@@ -215,7 +215,7 @@ def check_kind(terms: PolicyTerms, source: Source) -> None:
     check_rungs(terms, ladder)
     manifest, template = source.manifest, terms.prompt_template
     if manifest is None or template is None or manifest["engine"]["engine"] == IMPORTED:
-        return  # nobody knows how the other was asked
+        return  # the prompt of one of them is not known
     asked = manifest["prompt_template"] or manifest["prompt_templates"]
     if (dict(template) if isinstance(template, Mapping) else template) != asked:
         raise PolicyError(
@@ -225,7 +225,7 @@ def check_kind(terms: PolicyTerms, source: Source) -> None:
 
 
 def _graded_alike(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
-    """Refuse another normal form, and a function in another's place; remark on other versions."""
+    """Refuse another normal form or grading function; remark on other versions."""
     normalizer = theirs.get("normalizer", ours["normalizer"])
     if normalizer != ours["normalizer"]:
         raise PolicyError(
@@ -249,7 +249,7 @@ def _graded_alike(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[st
 
 
 def _not_on_record(head: str, split: SplitTerms | None, source: Source) -> list[str]:
-    """Remark on a policy calibrated on this run's questions, of which its log knows nothing."""
+    """Remark on a policy that was calibrated on this run's questions but is not in its log."""
     if not head or split is None or not set(split.calibration) <= set(source.table.keys):
         return []
     if head in {look.head for look in read_log(source.folder).looks}:
@@ -264,12 +264,12 @@ def _not_on_record(head: str, split: SplitTerms | None, source: Source) -> list[
 def _open(
     policy: Policy, certificate: CertificateTerms, view: Source, rows: IntArray
 ) -> tuple[OpenQuestions, list[str]]:
-    """Open these questions, with a look at the calibration questions among them."""
-    # Not the policy's own delta: a promise made at 0.001 must not make looking here cheap.
+    """Open these questions, recording a look at the calibration questions among them."""
+    # At least the default: a policy certified at delta = 0.001 must not make this look cheap.
     delta = max(certificate.delta, DEFAULT_DELTA)
     request = {"protocol": "verify", "policy": policy.digest}
     assessed = read_assessment(view.folder)
-    # A run that nobody assessed at a risk stands to be calibrated for what the policy promises.
+    # A run that was never assessed may later be calibrated at the policy's alpha only.
     stands = assessed is not None and assessed["alpha"] is not None
     overrides = SettingsOverrides(alpha=None if stands else certificate.alpha)
     settings = overrides.settings(assessed, defaults=default_settings(view))

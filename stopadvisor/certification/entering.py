@@ -1,7 +1,4 @@
-"""Which calibration questions a test counts, and where no test can help; opens no outcome.
-
-Callers that log looks ask this first, so that a refusal costs no look.
-"""
+"""Which calibration questions a test counts, and refusals that need no look; opens no outcome."""
 
 from __future__ import annotations
 
@@ -25,10 +22,10 @@ __all__ = [
 
 
 def check_questions(choice: Choice, calibration_table: ProbeTable) -> IntArray:
-    """Say which traces enter the bound, as `entering_rows`, or why none may.
+    """Return the rows that the test counts, as `entering_rows` does.
 
-    Raises CalibrationError: a question served for fitting already, or was not probed where a rule
-    probes it, or lacks what the rule reads there; or as `entering_rows`.
+    Raises CalibrationError, also as `entering_rows`, where a question was used for fitting, was not
+    probed where a rule probes it, or lacks a signal that the rule reads there.
     """
     fit = choice.fit.table
     shared = {*fit.groups} & {*calibration_table.groups} | {*fit.keys} & {*calibration_table.keys}
@@ -50,7 +47,7 @@ def check_questions(choice: Choice, calibration_table: ProbeTable) -> IntArray:
 
 
 def require_gold(settings: Settings, table: ProbeTable) -> None:
-    """Refuse a promise that takes gold where questions have none; looks at no outcome."""
+    """Refuse a loss that needs gold where questions have none; reads no outcome."""
     for each in settings.guarantees:
         if each.counted.needs_gold and table.graded_by != "gold":
             raise CalibrationError(
@@ -61,10 +58,10 @@ def require_gold(settings: Settings, table: ProbeTable) -> None:
 
 
 def entering_rows(calibration_table: ProbeTable, settings: Settings) -> IntArray:
-    """Rows that enter the bound, as `counted_traces`.
+    """Rows that the test counts, as `counted_traces` returns them.
 
-    Raises CalibrationError: there is none, too many were cut off, a category has too few, or as
-    `second_traces`.
+    Raises CalibrationError where there is none, too many traces were cut off, or a category has too
+    few questions; also as `second_traces`.
     """
     rows = counted_traces(calibration_table, settings)
     if not rows.size:
@@ -81,10 +78,10 @@ def entering_rows(calibration_table: ProbeTable, settings: Settings) -> IntArray
 
 
 def counted_traces(table: ProbeTable, settings: Settings) -> IntArray:
-    """Rows that a bound counts, one question of each group; shape (n_traces, n_questions).
+    """Rows that a test counts, one question of each group; shape (n_traces, n_questions).
 
-    Two traces where each question has two and a loss of 0 or 1 is limited.  A drop, and few labels,
-    count the first alone.  Raises as `second_traces`.
+    Two traces where every question has two and some loss is 0 or 1; one for a drop alone, and where
+    labels are missing.  Raises as `second_traces`.
     """
     rows = calibration_rows(table)
     counted = [each.counted for each in settings.guarantees]
@@ -96,7 +93,7 @@ def counted_traces(table: ProbeTable, settings: Settings) -> IntArray:
 
 
 def check_categories(questions: ProbeTable, settings: Settings) -> None:
-    """Hold each category to the fewest questions that its limit takes."""
+    """Refuse a category with fewer questions than its limit takes."""
     for each in settings.guarantees:
         if each.category is None:
             continue
@@ -120,7 +117,7 @@ def check_categories(questions: ProbeTable, settings: Settings) -> None:
 
 
 def refused_beforehand(choice: Choice, questions: ProbeTable) -> NotCertified | None:
-    """Say why no look could end in an exported rule, where that is certain; opens nothing."""
+    """Return a refusal where no look could end in an exported rule; opens nothing."""
     if choice.nothing is not None:
         return NotCertified(f"{choice.nothing}; no calibration question was opened", None, None)
     if all(first_useful_risk(choice.fit, sequence) is None for sequence in choice.sequences):
@@ -130,7 +127,7 @@ def refused_beforehand(choice: Choice, questions: ProbeTable) -> NotCertified | 
     table, why = questions.take(rows[0]), ""
     for each in settings.guarantees:
         traces = len(rows) if each.counted.is_binary else 1
-        # The last entry is for as many gained, or not lost with either trace, as there are.
+        # The last entry is the best case: every question gained, or lost with neither trace.
         if most_of(each, counted_rows(table, each).size, settings.delta, traces)[-1] < 0:
             asked = ", ".join(map(str, settings.guarantees))
             why = (
@@ -146,7 +143,7 @@ def refused_beforehand(choice: Choice, questions: ProbeTable) -> NotCertified | 
 
 
 def cannot_exclude(n: int, alpha: float, delta: float) -> str:
-    """Why so few questions can show nothing, whatever they answer."""
+    """Say why so few questions can show nothing, whatever their answers."""
     return (
         f"{n} calibration questions cannot exclude a risk above {alpha:g} at confidence "
         f"{1 - delta:g} by the exact test, not even with no loss"
@@ -154,13 +151,13 @@ def cannot_exclude(n: int, alpha: float, delta: float) -> str:
 
 
 def advised_against(choice: Choice, advice: Recommendation) -> NotCertified | None:
-    """The advice as a refusal, where it is full thinking; opens nothing."""
+    """Return a refusal where full thinking is advised; opens nothing."""
     if advice.policy != "full-budget":
         return None
     reason = deciding_reason(advice.policy, advice.reasons).rstrip(".")
     step, _, why = reason.partition(": ")
     needed, expected = labels_to_name(choice.settings, choice)
-    # More labels raise a chance; they make no probe cheaper, and no rule wiser.
+    # More labels raise the chance of a certificate; they make no probe cheaper and no rule better.
     helps = choice.advised is None or step == "Certificate"
     return NotCertified(
         f"the advice is full thinking ({why}), and calibrate follows it: no calibration question "
@@ -171,6 +168,6 @@ def advised_against(choice: Choice, advice: Recommendation) -> NotCertified | No
 
 
 def labels_to_name(settings: Settings, choice: Choice | None) -> tuple[int | None, float]:
-    """Labels at the risk that fit questions expect, else the fewest that certify no loss at all."""
+    """Labels needed at the risk that fit questions show, or without a choice at no loss at all."""
     expected = 0.0 if choice is None else risk_to_expect(choice.fit, choice.sequences)
     return counted_labels(settings, settings.delta, expected), expected

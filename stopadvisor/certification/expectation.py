@@ -1,8 +1,7 @@
-"""What a certified rule is expected to save, and what its traffic is compared with later.
+"""Expected savings of a certified rule, and the reference that its traffic is compared with.
 
-Measured on the questions that certified it: yardsticks, not claims.  They chose its threshold along
-the sequence, so an interval for that threshold alone would be too narrow.  The band here is wide
-enough for whichever threshold of the sequence they choose.
+All of it is measured on the questions that certified the rule: estimates, not claims.  The same
+questions chose its threshold, so the saving gets a band that holds for any threshold they choose.
 """
 
 from __future__ import annotations
@@ -31,10 +30,9 @@ _MOST_BLOCKS = 1000
 def expectation(
     rule: ExportedRule, entered: CalibrationQuestions, settings: Settings, *, seed: int
 ) -> tuple[Outcome, tuple[float, float]]:
-    """Measure an exported rule on the calibration questions that entered its bound.
+    """Measure an exported rule on the calibration questions that certified it.
 
-    Returns also a 95 % band of the net saving in percent, at the threshold that these questions
-    chose.
+    Also return the 95 % band of its net saving in percent, at its threshold.
     """
     view = rule.scorer.view(entered)
     curve = rule.scorer.curve(view, rule.order)
@@ -54,7 +52,7 @@ def expectation(
 
 
 def saving_band(costs: FloatArray, full: FloatArray, *, rng: np.random.Generator) -> FloatArray:
-    """95 % band of the net saving along a sequence, for a threshold that the same questions choose.
+    """95 % band of the net saving along a sequence, valid for a threshold chosen on the same data.
 
     Parameters
     ----------
@@ -69,11 +67,11 @@ def saving_band(costs: FloatArray, full: FloatArray, *, rng: np.random.Generator
 
     Notes
     -----
-    The largest of the studentised deviations over thresholds is resampled, blocks of questions
-    being drawn with replacement (Montiel Olea and Plagborg-Møller 2019, "Simultaneous confidence
-    bands").  In simulations of 100 to 400 questions the saving at the certified threshold lay in it
-    in 99 % of data sets; at all thresholds together in 86 to 93 %, because an error can hardly be
-    estimated where nearly nobody stops, or nearly everybody.
+    Bootstraps the largest studentised deviation over thresholds, drawing blocks of questions with
+    replacement (Montiel Olea and Plagborg-Møller 2019, "Simultaneous confidence bands").  In
+    simulations of 100 to 400 questions the band held the saving at the certified threshold in 99 %
+    of data sets, and at all thresholds together in 86 to 93 %: where almost no question or almost
+    every question stops, the standard error is hardly estimable.
     """
     counts = resample_counts(len(full), _RESAMPLES, rng=rng).astype(np.float64)
     totals = counts @ full
@@ -91,13 +89,14 @@ def saving_band(costs: FloatArray, full: FloatArray, *, rng: np.random.Generator
 
 
 _MOST_STORED = 500
-"""Questions whose features go into the file; drift that takes more to be seen is of no account."""
+"""Questions stored in the policy; drift too small to show with this many does not matter."""
 
 
 def differs_limit(rule: ExportedRule, entered: CalibrationQuestions, delta: float) -> float | None:
-    """Exact upper limit of the share of replies that may differ from full thinking's.
+    """Upper limit (Clopper-Pearson) of the share of replies that differ from full thinking's.
 
-    None where the probes hold no answers that could be compared.
+    At the certified threshold alone, which the same questions chose.  None where the probes hold no
+    answers to compare.
     """
     view = rule.scorer.view(entered)
     try:
@@ -110,10 +109,10 @@ def differs_limit(rule: ExportedRule, entered: CalibrationQuestions, delta: floa
 
 
 def served_features(rule: ExportedRule, entered: CalibrationQuestions) -> ServedTerms:
-    """Where calibration questions would have stopped, and what their requests were like.
+    """Where calibration questions stop, with their prompt lengths and first confidences.
 
-    One value a question, of evenly spaced ones.  Of a ladder `stop` is the number of the reply that
-    is served, -1 for the reference's.
+    Holds evenly spaced questions, one value each.  For a ladder `stop` is the number of the reply
+    that is served, -1 for the reference.
     """
     n = entered.n_questions
     spaced: IntArray = np.linspace(0, n - 1, min(n, _MOST_STORED)).astype(np.int64)

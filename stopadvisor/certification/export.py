@@ -1,7 +1,7 @@
-"""From a calibration to what a policy says, and what to expect of it.
+"""Build the content of a policy from a calibration and the run's manifest.
 
-Everything that decides a stop in production is copied from the manifest of the run; everything
-that was shown about it, from the calibration.  Knows the policy's fields, but no file format.
+What decides a stop in production comes from the manifest, what was shown about it from the
+calibration.
 """
 
 from __future__ import annotations
@@ -74,15 +74,16 @@ def _expected(
     settings: Settings,
     source: Source,
 ) -> ExpectedTerms:
-    """What the rule did on the questions that certified it, and on the test part, if there is one.
+    """Measure the rule on the questions that certified it, and on the test part if there is one.
 
-    What counts there is what counted in calibration, one question of each group.
+    In the test part, too, one question of each group counts.
     """
     found, band = expectation(rule, entered, settings, seed=source.seed)
     test = open_test(source)
     test = test.take(calibration_rows(test)) if test.n_questions else test
     elsewhere: GradedTable = test if test.n_questions else calibration.entered
-    # Few labels say nothing of test questions, and accuracies of none.
+    # Labels were asked for on calibration questions only, and only where replies differ: they give
+    # no test figures and no accuracy.
     few = calibration.labelled is not None
     by_agreement = few or calibration.entered.graded_by == "agreement"
     expected = ExpectedTerms(
@@ -91,7 +92,7 @@ def _expected(
         fit_total_saving_pct=rule.fit_saving_pct,
         fit_risk=rule.fit_risk,
         calibration_n=found.n // rule.certificate.traces,
-        # What has no label is lost in the table; the share of a sample is that of its labels.
+        # The table counts unlabelled replies as lost; a sample of labels estimates the share.
         calibration_risk=found.risk
         if rule.certificate.differing is None
         else rule.certificate.risk,
@@ -150,14 +151,14 @@ def policy_terms(
     *,
     created: str | None = None,
 ) -> PolicyTerms:
-    """What the frozen policy says, for `policy.build_policy`; without a rule it never stops.
+    """Content of a policy, for `policy.build_policy`; without a rule it never stops.
 
-    `full_accuracy` and `profile` are of the questions that the rule was chosen on; `look` is None
-    where none was taken, and then there is no rule; `created`, in ISO 8601, is by default when the
-    look was taken.
+    `full_accuracy` and `profile` describe the questions that the rule was chosen on.  `look` is
+    None where none was taken; then there is no rule.  `created`, in ISO 8601, defaults to the time
+    of the look.
     """
     table, tasks = source.table, set(source.table.tasks)
-    ids = {}  # of questions and of their groups; `verify` refuses both
+    ids = {}  # keys of questions and of their groups: `verify` leaves out both
     for i, name in enumerate(PARTS):
         part = table.take(source.parts == i)
         ids[name] = tuple(sorted({*part.keys, *part.group_ids}))
@@ -175,7 +176,7 @@ def policy_terms(
         entropy_source=table.entropy_source,
         **_bound_to(source),
         serving=settings.serving,
-        # The look's own, so that the same calibration gives the same digest.
+        # The time of the look, so that the same calibration gives the same digest.
         created=created or (look.created if look else timestamp()),
         versions={"stopadvisor": __version__, **versions_of(*_PACKAGES)},
         workload_sha256=source.workload_sha256,
@@ -189,12 +190,12 @@ def policy_terms(
     rule = calibration.rule
     if rule is None:
         return terms
-    assert look is not None  # what was certified took one
+    assert look is not None  # nothing is certified without one
     entered = calibration.entered
     if rule.certificate.traces != calibration.traces:
         entered = calibration.first
     stored = drift_features(rule.scorer, calibration.first)
-    # Evenly spaced: the first ones of a sorted workload would look like drift.
+    # Evenly spaced: in a sorted workload the first rows are not like the rest.
     spaced = np.linspace(0, len(stored) - 1, min(len(stored), _MOST_STORED)).astype(int)
     return replace(
         terms,
@@ -308,7 +309,7 @@ def _model(scorer: Scorer) -> dict[str, Any]:
 
 
 def _where(rule: ExportedRule, source: Source) -> dict[str, Any]:
-    """Where the policy probes, and where it stops anyway; of a ladder which replies it asks."""
+    """Where the policy probes or stops unconditionally; for a ladder, which replies it requests."""
     schedule, family = rule.scorer.schedule, rule.scorer.family
     if isinstance(schedule, Climb):
         gives_up = {"on_give_up": schedule.on_give_up, "give_up": schedule.give_up or None}
@@ -321,7 +322,7 @@ def _where(rule: ExportedRule, source: Source) -> dict[str, Any]:
     elif isinstance(schedule, GridSchedule):
         trigger = schedule.trigger()
     else:
-        # Recorded answers name no markers.
+        # A run of recorded answers has no markers in its plan.
         plan = {} if source.manifest is None else source.manifest["plan"]
         trigger = schedule.trigger([list(ids) for ids in plan.get("markers", ())])
     where, budgets = trigger_terms(trigger, family=family)
@@ -335,9 +336,9 @@ def _ladder(source: Source, **climbed: Any) -> LadderTerms:
 
 
 def _bound_to(source: Source) -> dict[str, Any]:
-    """Fields of what the policy is bound to; archives name no model.
+    """Fields that bind the policy to a model, an engine and a prompt; archives name no model.
 
-    Of a ladder its rungs say it, and the prompt where its replies were not recorded elsewhere.
+    A ladder's policy is bound by its rungs, and by the prompt unless the replies were imported.
     """
     manifest = source.manifest
     nothing: dict[str, Any] = {
@@ -382,9 +383,9 @@ _NO_TEXT = TokenText("", None)
 
 
 def _drawn(manifest: Mapping[str, Any]) -> DrawnTerms | None:
-    """Return the sampling that the plan and the model's own settings made, for servers to match.
+    """Sampling that resulted from the plan and the model's own settings, for servers to match.
 
-    None where traces were recorded, or a run does not name the model's settings.
+    None where traces were imported, or the run does not record the model's settings.
     """
     settings = (manifest["engine"] or {}).get("generation_config")
     if settings is None or recorded_sampling(manifest):

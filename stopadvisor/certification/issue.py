@@ -1,8 +1,4 @@
-"""From a request to the policy on disk: certify, name its file, write it, sign it, put it in use.
-
-The use case of `stopadvisor calibrate`, and its result: certificate or refusal, for people and
-programs.  Knows no command line; whoever calls words the headline.
-"""
+"""Certify, write the policy, sign it, put it in use: the use case of `stopadvisor calibrate`."""
 
 from __future__ import annotations
 
@@ -37,7 +33,7 @@ from stopadvisor.runs.storage import lock_directory
 from stopadvisor.stats.bounds import Certified, NotCertified
 
 __all__ = [
-    "CalibratedRun", "CertificateRefusal", "Headline", "LookEntry", "PolicyTarget", "RuleTest",
+    "CalibratedRun", "Headline", "LookEntry", "PolicyTarget", "RuleTest",
     "Transfer", "calibrated", "issue",
 ]  # fmt: skip
 
@@ -50,7 +46,7 @@ class LookEntry:
     """A look at the calibration questions."""
 
     number: int
-    """Of this look at the calibration questions."""
+    """Number of this look at these calibration questions."""
     planned: int | None
     """Looks planned beforehand."""
     spent: float
@@ -63,10 +59,6 @@ class LookEntry:
     opened: bool
     """Whether its figures are shown: those of a certificate, of labelling and of the last planned
     one. Of any other look only its failure is shown."""
-
-
-CertificateRefusal = NotCertified
-"""Why nothing was certified."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +151,7 @@ class CalibratedRun(Shown):
     """Only with `--on-stop answer`."""
     certificate: Certificate | None
     """What was shown; null where nothing was."""
-    refusal: CertificateRefusal | None
+    refusal: NotCertified | None
     """Why not, where nothing was."""
     tested: tuple[RuleTest, ...]
     """Each rule that was tested."""
@@ -198,7 +190,7 @@ class CalibratedRun(Shown):
 
 
 Headline = Callable[[Expected | None, str], str]
-"""Words a first line from what to expect (None: not certified) and the policy's serving stack."""
+"""Writes the first line from the expected figures (None: not certified) and the serving stack."""
 
 
 def calibrated(
@@ -210,17 +202,17 @@ def calibrated(
     source_policy: Path | None = None,
     model: str | None = None,
 ) -> CalibratedRun:
-    """Put a certification and the files of its policy into the result.
+    """Build the result from a certification and the files of its policy.
 
-    `run` is the folder, `source_policy` the file that the rule came from, and `model` the run's, by
-    name or folder.  Remarks on the files come after those of the certification.
+    `run` is the folder, `source_policy` the file that the rule came from, and `model` the run's
+    model, by name or folder.
     """
     settings, terms, calibration = found.settings, found.policy.terms, found.calibration
     look, source, transfer = found.look, found.source, None
     if source is not None:
         origin = None if source.terms.model is None else source.terms.model.name
         transfer = Transfer(TARGET_CALIBRATED, str(source_policy), source.digest, origin)
-    # Nothing is chosen on fit questions in a transfer, so nothing was advised.
+    # A transfer chooses nothing on fit questions, so nothing was advised.
     names = "family", "schedule", "where", "fit_total_saving_pct"
     advised: dict[str, Any] = {f"advised_{name}": None for name in names}
     if found.assessment is not None:
@@ -300,18 +292,18 @@ class PolicyFiles:
     promoted: Path | None
     """Its copy, the policy in use; None where another stays in use."""
     remarks: tuple[str, ...] = ()
-    """Why the file is not the one that was asked for."""
+    """Why the file is not the requested one."""
 
 
 @dataclass(frozen=True)
 class PolicyTarget:
-    """Where a policy is to go, and how."""
+    """Where to write a policy, and with which key to sign it."""
 
     out: Path | None = None
-    """JSON where the name ends in .json; None: a file of its own in the run, and a copy where the
-    policy is put in use."""
+    """The file, JSON if its name ends in .json; None for a new file in the run, which is copied to
+    ``policy.joblib`` when it is put in use."""
     key: PemKey | None = None
-    """Signs the policy."""
+    """Signing key."""
 
     @property
     def format(self) -> Format:
@@ -319,7 +311,7 @@ class PolicyTarget:
         return "json" if self.out is not None and self.out.suffix == ".json" else "joblib"
 
     def check(self, folder: Path) -> None:
-        """Refuse a file that cannot be written before a look is spent on it."""
+        """Refuse, before a look is spent, a file that cannot be written."""
         target = self.out or folder / f"policy.{self.format}"
         if target.is_dir():
             raise OutputError(f"cannot write the policy to {target}: it is a folder")
@@ -327,7 +319,7 @@ class PolicyTarget:
             raise OutputError(f"cannot write the policy to {target}: there is no such folder")
 
     def place(self, policy: Policy, alpha: float, folder: Path) -> PolicyFiles:
-        """Name the files of a policy; none that holds another certified one is named."""
+        """Choose the files of a policy; never one that holds another certified policy."""
         if self.out is not None:
             file = free_file(self.out, policy, alpha)
             if file == self.out:
@@ -351,17 +343,17 @@ def issue(
     *,
     source_policy: Path | None = None,
 ) -> CalibratedRun:
-    """Certify a rule and write the policy that follows; one that never stops where nothing passed.
+    """Certify a rule and write its policy; where nothing passed, one that never stops.
 
-    The lock of the `source` is held meanwhile.  `headline` words the first line; `source_policy` is
-    a policy of another run, whose rule is calibrated here, and None to choose one here.
+    Holds the lock of the `source` meanwhile.  `source_policy` is a policy of another run whose rule
+    is calibrated here; None to choose a rule on this run.
 
     Raises
     ------
     OutputError
         A file cannot be written, or another process works on the run.
     PolicyError
-        `source_policy` cannot be read, or not be carried over.
+        `source_policy` cannot be read or transferred.
     CalibrationError, ProbeError
         As `certify`.
     """

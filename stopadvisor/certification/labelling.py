@@ -1,8 +1,7 @@
-"""Labels for a certificate on lost answers: which questions to ask, and how far the answers carry.
+"""Labels for a certificate on lost answers: which questions to ask about, and what labels certify.
 
-The rules are chosen by agreement, the look is entered in the log, and with it the order of
-asking; only then is a question shown or a label read.  Whoever calls holds the run's lock.  Writes
-the log and nothing else.
+Rules are chosen by agreement, and the look is recorded with the order of asking, before any
+question is shown or any label read.  The caller holds the run's lock.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ __all__ = [
 
 
 def label_request(source: Source, settings: Settings) -> dict[str, Any]:
-    """What the log adds to the settings of a look with few labels: the order of asking."""
+    """Entry that the log of looks needs in addition: a digest of the order of asking."""
     check_partial(settings)
     grading = (source.manifest or {}).get("grading", {})
     if "grader_sha256" in grading:
@@ -58,12 +57,11 @@ def label_request(source: Source, settings: Settings) -> dict[str, Any]:
 def planned_labels(
     source: Source, asked: Mapping[str, Any], wanted: int | None, *, fresh: bool
 ) -> int | None:
-    """How many labels are planned for: as many as the first look named, else as wanted.
+    """Number of labels to plan for: what the first look recorded, else what is wanted.
 
-    `asked` are the settings of the look, with the order of asking where labels are asked for;
-    `fresh` says whether other questions may be asked about, for which another number may be
-    planned.  CalibrationError where another number is wanted than was settled before figures were
-    shown.
+    `asked` are the settings of the look, including the order of asking where labels are needed.
+    With `fresh` other questions may be labelled, for which another number may be planned.
+    CalibrationError where the number differs from the one recorded before figures were shown.
     """
     asked = as_recorded(asked)
     log = read_log(source.folder)
@@ -90,7 +88,7 @@ def _digest(text: str) -> str:
 
 
 def asking_salt(source: Source) -> str:
-    """By which the order of asking is hashed."""
+    """Salt of the hash that orders the questions to label."""
     return f"labels {source.seed}"
 
 
@@ -99,14 +97,14 @@ def asking_salt(source: Source) -> str:
 
 @dataclass(frozen=True)
 class LabelCounts:
-    """How many labels there are, and what more of them would buy."""
+    """How many labels there are, and what more would gain."""
 
     workload: int
     """Calibration questions whose gold came with the workload."""
     asked: int
-    """Of the others, those that somebody was asked about."""
+    """Other questions that somebody was asked about."""
     used: int
-    """Of these, those whose right answer is settled."""
+    """Of these, questions whose right answer is settled."""
     cannot_tell: int
     """Questions that a labeller could not tell; they count as lost."""
     disagreeing: int
@@ -119,7 +117,7 @@ class LabelCounts:
 
 @dataclass(frozen=True)
 class LabelledRun:
-    """`label --json`: how far the labels of a run carry."""
+    """`label --json`: the labels of a run, and what they certify."""
 
     run: str
     """The run directory."""
@@ -152,14 +150,14 @@ class LabelledRun:
 
 @dataclass(frozen=True)
 class Labelling:
-    """What there is to ask about a run's calibration questions."""
+    """Calibration questions to be labelled, and the plan by which labels count."""
 
     choice: Choice
     questions: CalibrationQuestions
-    """Those that enter the bound, graded by agreement."""
+    """Questions that the test counts, graded by agreement."""
     salt: str
     labels: int | None = None
-    """How many are planned for; None for as many as change a decision."""
+    """Number of labels planned; None for every label that can change a decision."""
 
     @cached_property
     def plan(self) -> AskingPlan:
@@ -172,7 +170,7 @@ class Labelling:
         return label_tests(self.choice, self.questions, self.plan)
 
     def state(self, grades: Grades, *, n_draws: int = 50) -> LabelForecast:
-        """How far these labels carry, what to ask next, and what all further labels would buy."""
+        """What these labels certify, which to ask next, and what all further ones would gain."""
         tests = with_labels(self._tests, self.choice, self.questions, grades)
         known = np.zeros(self.questions.n_questions, dtype=np.bool_)
         known[list(grades)] = True
@@ -180,9 +178,9 @@ class Labelling:
         return forecast(tests, known, self.plan.order, rng=rng, n_draws=n_draws)
 
     def answers(self, row: int, record: ProbeRecord) -> list[str]:
-        """Different answers to a question, in an order that says nothing of where they come from.
+        """Different answers to a question, so that nothing tells which one comes from a stop.
 
-        In normal form, so that the way of writing says nothing of it either.
+        They are in normal form and ordered by hash.
         """
         budgets = set()
         for sequence in self.choice.sequences:
@@ -205,7 +203,7 @@ class KnownLabels:
     """Questions whose gold came with the workload."""
 
     def counts(self, state: LabelForecast) -> LabelCounts:
-        """How many there are, and what more would buy in the state that they lead to."""
+        """Count the labels; `state` is the one that they lead to."""
         settled = self.settled
         return LabelCounts(
             self.n_workload,
@@ -220,7 +218,7 @@ class KnownLabels:
 
 @dataclass(frozen=True)
 class LabelRun:
-    """A run for which the look was taken: what there is to ask, and what people answered."""
+    """A run whose look was taken, with its questions to label and the labels given so far."""
 
     labelling: Labelling
     directory: RunDirectory
@@ -228,7 +226,7 @@ class LabelRun:
     """First traces, by id."""
     file: LabelFile
     texts: Mapping[str, str] = field(default_factory=dict)
-    """What was asked, by key of the question; for whoever shows it."""
+    """Text of each question to show, by key."""
 
     @classmethod
     def of(cls, source: Source, labelling: Labelling) -> LabelRun:
@@ -239,7 +237,7 @@ class LabelRun:
         return cls(labelling, run, records, file)
 
     def known(self, labels: Mapping[str, Mapping[str, str | None]], grader: Grader) -> KnownLabels:
-        """Grade calibration questions that enter the bound by the gold of each labeller, by id."""
+        """Grade the counted questions; `labels` holds each labeller's gold by question id."""
         records = self.records
         rows = {name: row for row, name in enumerate(self.labelling.questions.ids)}
         own = {name for name in rows if records[name].is_graded}

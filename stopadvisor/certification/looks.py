@@ -1,8 +1,7 @@
-"""Looks at calibration outcomes: plan one, enter it in the log, then open the questions.
+"""Looks at calibration outcomes: plan one, record it in the log, then open the questions.
 
-Whatever shows outcomes of calibration questions comes through here: certificates with `plan_look`
-and `take`, all else with `open_rows`, `open_calibration` and `open_for_paper`.  Knows no rule and
-no bound, and computes nothing from an outcome.
+Everything that shows outcomes of calibration questions goes through here: certificates use
+`plan_look` and `take`, all else `open_rows`, `open_calibration` and `open_for_paper`.
 """
 
 from __future__ import annotations
@@ -47,17 +46,17 @@ _FIT, _CALIBRATION = PARTS.index("fit"), PARTS.index("calibration")
 
 
 def deploy_request(settings: Settings) -> dict[str, Any]:
-    """What the log names of a look of `calibrate`: all settings but delta, which is its own."""
+    """Settings that the log records for a look of `calibrate`; delta is a field of the look."""
     asked = {"protocol": "deploy", **named_settings(settings)}
     del asked["delta"]
     return asked
 
 
 def named_settings(settings: Settings) -> dict[str, Any]:
-    """Settings as a look names them; those about losses and traces only where they were given.
+    """Settings as a look records them; those on losses and traces only where they were given.
 
-    The block of a prefix cache is one, though nobody sets it: older logs name it, and the same look
-    has to be found there.
+    The constant ``cache_block`` is included because older logs hold it, and the same look must be
+    found there.
     """
     named = asdict(settings) | {"weights": plain(settings.weights), "cache_block": CACHE_BLOCK}
     for name, unsaid in (
@@ -72,9 +71,9 @@ def named_settings(settings: Settings) -> dict[str, Any]:
 
 
 def _with_data(source: Source, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """A request with the hash of its data; with the answers where one of its losses compares them.
+    """Add the hash of the probes to a request.
 
-    The answers count too where somebody labels.
+    It covers the answers where a loss compares them, and where somebody labels.
     """
     limits = [asked.get("loss", LOST.name), *(each["loss"] for each in asked.get("also", ()))]
     compared = "asking" in asked or any(LOSSES[name].reads_answers for name in limits)
@@ -90,32 +89,32 @@ def _lines(source: Source, questions: SealedQuestions) -> set[str]:
 
 @dataclass(frozen=True)
 class PlannedLook:
-    """A look that is settled, but not yet in the log."""
+    """A look that is decided on but not yet in the log."""
 
     source: Source
     questions: SealedQuestions
     asked: Mapping[str, Any]
-    """All that may change the outcome, the hash of the data included."""
+    """Everything that may change the outcome, including the hash of the data."""
     delta: float
     """Of all planned looks together."""
     planned: int | None
     n_earlier: int
-    """Looks that were taken at these questions before."""
+    """Earlier looks at these questions."""
 
     @property
     def test_delta(self) -> float:
-        """Error probability that this look may use up: planned looks share delta."""
+        """Error probability of this look: planned looks share delta."""
         return self.delta / (self.planned or 1)
 
 
 @dataclass(frozen=True)
 class TakenLook:
-    """A look that stands in the log, and what it opened."""
+    """A look that is in the log, and the questions that it opened."""
 
     look: Look
     questions: CalibrationQuestions
     remarks: tuple[str, ...]
-    """What looks before this one mean for its certificate."""
+    """What earlier looks mean for this one's certificate."""
 
 
 def plan_look(
@@ -126,12 +125,12 @@ def plan_look(
     delta: float,
     looks: int | None,
 ) -> PlannedLook:
-    """Settle a look at these calibration questions; opens and records nothing.
+    """Plan a look at these calibration questions; opens and records nothing.
 
-    `source` holds exactly the questions that may be used, `asked` all that may change the outcome,
-    as JSON values; `delta` is of all planned looks together, and `looks` None for as many as the
-    first look at these questions declared.  ProbeError where lines of probes that an earlier look
-    opened are gone or changed.
+    `source` holds exactly the questions that may be used; `asked` holds, as JSON values, everything
+    that may change the outcome.  `delta` is that of all planned looks together; `looks` None keeps
+    the number that the first look at these questions declared.  ProbeError where lines of probes
+    that an earlier look opened are gone or changed.
     """
     log, keys = read_log(source.folder), digests_of(questions.keys)
     for look, n in log.missing(line for each in source.lines.values() for line in each):
@@ -149,10 +148,10 @@ def plan_look(
 
 
 def take(plan: PlannedLook) -> TakenLook:
-    """Enter a look in the log of its run, and open its questions.
+    """Record a look in the log of its run, then open its questions.
 
-    Whoever calls holds the run's lock.  What runs next to it entered since the look was planned
-    counts.
+    The caller holds the run's lock.  Looks that neighbouring runs recorded since this one was
+    planned count.
     """
     folder = plan.source.folder
     keys, lines = digests_of(plan.questions.keys), _lines(plan.source, plan.questions)
@@ -172,7 +171,7 @@ def take(plan: PlannedLook) -> TakenLook:
         f"{name} next to this run holds the same probes: its {len(looks)} look(s) count here"
         for name, looks in others.same.items()
     ]
-    if plan.n_earlier and look.number > 1:  # the first look again is no other one
+    if plan.n_earlier and look.number > 1:  # repeating the first look is no further one
         remarks.append(
             f"these calibration questions were looked at before ({plan.n_earlier} recorded); every "
             "further look leaves a certificate less confidence"
@@ -195,10 +194,10 @@ _NONE_LEFT = (
 
 
 def spent_in_fit(source: Source, asked: Mapping[str, Any]) -> Source:
-    """The source with calibration questions that a look has used, or their groups, in the fit part.
+    """Move calibration questions that a look has used, and their groups, to the fit part.
 
-    `asked` is of the look that is to be taken: where it was taken already, its own questions stay
-    where they were, so that it is found again.
+    `asked` describes the look to be taken: where it was taken already, its own questions stay, so
+    that it is found again.
     """
     looks = read_log(source.folder).looks
     for n in reversed(range(1, len(looks))):
@@ -213,7 +212,7 @@ def spent_in_fit(source: Source, asked: Mapping[str, Any]) -> Source:
 
 
 def _is_look(look: Look, view: Source, asked: Mapping[str, Any]) -> bool:
-    """Whether a look asked just this of the calibration questions of a view."""
+    """Whether a look made this very request of the calibration questions of a view."""
     keys = digests_of(view.part("calibration").keys)
     return look.questions == keys and look.asked == as_recorded(_with_data(view, asked))
 
@@ -225,12 +224,12 @@ def _spent(source: Source, looks: Sequence[Look]) -> Source:
 
 
 def _among(source: Source, digests: Set[str]) -> NDArray[np.bool_]:
-    """Rows of these questions and of their groups."""
+    """Rows of these questions and their groups."""
     return in_groups_of(source.table, {k for k in source.table.keys if digest_of(k) in digests})
 
 
 def without_used(source: Source, names: Sequence[Part]) -> Source:
-    """The source without questions of these parts that were looked at or shown, or their groups."""
+    """Leave out questions of these parts that were looked at or shown, and their groups."""
     log = read_log(source.folder)
     used = log.shown.union(*(look.questions for look in log.looks))
     among = np.isin(source.parts, [PARTS.index(name) for name in names])
@@ -241,10 +240,10 @@ def without_used(source: Source, names: Sequence[Part]) -> Source:
 
 
 def without_shown_fit(source: Source, asked: Mapping[str, Any]) -> Source:
-    """The source without fit questions whose outcomes were shown, or their groups.
+    """Leave out fit questions whose outcomes were shown, and their groups.
 
-    `asked` is of the look that is to be taken at fit and calibration questions: where it was taken
-    before anything was shown, it is the same look, and nothing is left out.
+    `asked` describes the look to be taken at fit and calibration questions: where it was taken
+    before anything was shown, nothing is left out.
     """
     log = read_log(source.folder)
     whole = replace(source, parts=np.where(source.parts == _FIT, _CALIBRATION, source.parts))
@@ -263,7 +262,7 @@ def _without(source: Source, rows: NDArray[np.bool_]) -> Source:
 def show_fit(source: Source, by: str) -> None:
     """Record that outcomes of the fit questions are shown, so that none of them certifies later.
 
-    Whoever calls holds the run's lock.
+    The caller holds the run's lock.
     """
     record_shown(source.folder, source.part("fit").keys, by)
 
@@ -276,22 +275,22 @@ def open_rows(
     delta: float,
     standing: Settings | None = None,
 ) -> tuple[OpenQuestions, int]:
-    """Open some questions, with a look at the calibration questions among them.
+    """Open some questions, recording a look at the calibration questions among them.
 
-    Also returns how many calibration questions a look opened that was not in the log before.
+    Also return how many calibration questions a new look opened.
 
     Parameters
     ----------
     rows : ndarray
         Mask or row numbers.
     asked : mapping
-        Who looks, and for what, as the log is to name it.
+        Who looks, and for what, as the log records it.
     delta : float
-        Error probability that the look takes from later certificates; that of the earlier looks
-        where they were planned.
+        Error probability that the look takes from later certificates; where earlier looks were
+        planned, theirs is used.
     standing : Settings, optional
-        With which `calibrate` may still certify here, because they were settled before anything
-        was shown; the assessment's, or the defaults, where none are given.
+        The settings with which `calibrate` may still certify here, since they were fixed before
+        anything was shown; by default the assessment's, or the built-in ones.
 
     Raises CalibrationError: the planned looks are used up, or no confidence is left.
     """
@@ -321,7 +320,7 @@ def open_rows(
 def open_calibration(
     source: Source, asked: Mapping[str, Any], *, delta: float, standing: Settings | None = None
 ) -> None:
-    """Enter a look at all calibration questions, unless all of them were shown before."""
+    """Record a look at all calibration questions, unless all were shown before."""
     if unshown_questions(source):
         open_rows(source, source.parts == _CALIBRATION, asked, delta=delta, standing=standing)
 
@@ -329,9 +328,10 @@ def open_calibration(
 def open_for_paper(source: Source, settings: Settings, *, allowed: bool) -> None:
     """Open the calibration questions to the paper's protocol, which shows all outcomes.
 
-    A look may be entered for it where that is `allowed`; an archive needs no leave, but the look is
-    entered.  CalibrationError where one is needed and not allowed, gold is missing, or the paper
-    has no such serving regime.
+    Records a look.  Unless that is `allowed`, questions that nobody has seen are refused.
+
+    Raises CalibrationError: the look is not allowed, gold is missing, or the paper has no such
+    serving regime.
     """
     if settings.serving == "vllm":
         raise CalibrationError(
@@ -351,7 +351,7 @@ def open_for_paper(source: Source, settings: Settings, *, allowed: bool) -> None
             "stand now"
         )
     asked = {"protocol": "paper", "alpha": settings.alpha, "serving": settings.serving}
-    # As `calibrate` will read them from the paper's assessment.
+    # What `calibrate` will read from the paper's assessment.
     of_paper = SettingsOverrides(settings.alpha, settings.delta)
     standing = of_paper.settings(defaults=default_settings(source))
     open_calibration(source, asked, delta=settings.delta, standing=standing)

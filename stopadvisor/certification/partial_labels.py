@@ -1,10 +1,10 @@
-"""Certifying lost answers where few calibration questions have gold.
+"""Certify lost answers where few calibration questions have gold.
 
-A reply that equals the natural answer in normal form takes its grade, so only a question whose
-reply differs can be lost, and of those a label is asked for only where it can change a decision.
-Where a number of labels is planned, they are drawn: at each threshold that many of the replies
-that differ there count, the first, and the exact test knows how many differ.  What would count
-and has no label is lost, which can only withhold a certificate.  Knows no files and no grader.
+A reply that equals the natural answer in normal form takes its grade.  Only a question whose reply
+differs can be lost, so labels are needed for these alone, and only where they can change a
+decision.  With a planned number M of labels, the first M differing replies at each threshold are a
+sample, and the exact test also uses how many differ.  A counted reply without a label counts as
+lost, which can only withhold a certificate.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ __all__ = [
 ]  # fmt: skip
 
 Grades = Mapping[int, GoldGrade | None]
-"""By row of the table; None where nobody can tell, which counts as lost where the reply differs."""
+"""Grade by row of the table; None (nobody can tell) counts as lost where the reply differs."""
 
 
 def check_partial(settings: Settings) -> None:
-    """Refuse what takes gold for every calibration question."""
+    """Refuse losses that need gold for every calibration question."""
     if settings.loss == "drop" or settings.also:
         what = "--loss drop counts what stopping gains"
         if settings.loss != "drop":
@@ -48,11 +48,11 @@ def check_partial(settings: Settings) -> None:
 
 
 def to_choose_by(settings: Settings) -> Settings:
-    """Settings by which rules are chosen where few labels will say what is lost.
+    """Settings for choosing rules before any label is known.
 
-    Without labels a reply is only seen to differ.  About half of those that differ are lost, the
-    others are wrong or right in both, so twice the limit is chosen by.  That decides how good the
-    choice is, and nothing about the certificate.
+    Without labels all one can see is whether a reply differs.  About half of the differing replies
+    are lost, so the choice uses twice the limit.  This affects how good the choice is, not whether
+    the certificate is true.
     """
     return replace(
         settings, loss="differs", alpha=min(2 * settings.alpha, (1 + settings.alpha) / 2)
@@ -60,9 +60,9 @@ def to_choose_by(settings: Settings) -> Settings:
 
 
 def may_be_lost(view: GradedTable) -> BoolArray:
-    """Whether a label could show a stop to be lost, (n_questions, n_probes + 1); without any label.
+    """Whether a label could show that a stop is lost, (n_questions, n_probes + 1).
 
-    Not where the reply equals the natural answer, and not where there is no natural answer to lose.
+    Only where the reply differs from the natural answer, and there is one.
     """
     reply, full = view.stop_codes, view.full_codes[:, None]
     found = np.zeros((view.n_questions, view.n_checkpoints + 1), dtype=np.bool_)
@@ -71,10 +71,9 @@ def may_be_lost(view: GradedTable) -> BoolArray:
 
 
 def at_worst(table: CalibrationQuestions, grades: Grades) -> CalibrationQuestions:
-    """Grade questions by their labels, and lose those without one wherever their reply differs.
+    """Grade questions by their labels; a differing reply without a label counts as lost.
 
-    The exact test of what this table loses passes the thresholds that `stats.adaptive_labels.walk`
-    passes.
+    On this table the exact test passes the thresholds that `stats.adaptive_labels.walk` passes.
     """
     answered = table.full_codes >= 0
     agrees = (table.stop_codes == table.full_codes[:, None]) & answered[:, None]
@@ -93,15 +92,15 @@ def at_worst(table: CalibrationQuestions, grades: Grades) -> CalibrationQuestion
 
 @dataclass(frozen=True)
 class AskingPlan:
-    """Which of the replies that differ are labelled; settled before a label is read."""
+    """Which differing replies get labels; fixed before a label is read."""
 
     order: IntArray  # (n_questions,) rows in the order of asking
     labels: int | None = None
-    """How many replies, the first that differ at a threshold; None for all of them."""
+    """At each threshold only the first N differing replies are labelled; None for all."""
 
     @classmethod
     def of(cls, choice: Choice, order: IntArray, planned: int | None = None) -> AskingPlan:
-        """Take what fit questions prefer for a number of labels; all count without one."""
+        """Plan for a number of labels as fit questions prefer; without one, label all."""
         if planned is None:
             return cls(order)
         sequence, settings = choice.sequences[0], choice.settings
@@ -118,14 +117,14 @@ class AskingPlan:
 
     @property
     def is_sample(self) -> bool:
-        """Whether some that differ may have no label that counts."""
+        """Whether only a sample of the differing replies is labelled."""
         return self.labels is not None and self.labels < self.order.size
 
     def deltas(self, choice: Choice) -> tuple[float, ...]:
         """Error probability of each sequence that is tested; their sum is at most delta."""
         if not self.is_sample:
             return choice.deltas(self.order.size)
-        # The test of a sample uses what that of all labels would leave to a second one.
+        # The test of a sample may use all of delta, so nothing is left for a second sequence.
         return (choice.settings.delta, 0.0)[: len(choice.sequences)]
 
     def labelled(self, differs: BoolArray) -> BoolArray:
@@ -135,7 +134,7 @@ class AskingPlan:
         return labelled_first(differs, self.order, self.labels)
 
     def most(self, differs: BoolArray, alpha: float, delta: float) -> IntArray:
-        """Most labelled replies that may be lost at each threshold; -1 where it passes nothing."""
+        """Most labelled replies that may be lost at each threshold; -1 where none may."""
         n, n_thresholds = differs.shape
         if self.labels is None or not self.is_sample:
             return np.full(n_thresholds, max_losses(n, alpha, delta) if delta > 0 else -1)
@@ -146,9 +145,10 @@ class AskingPlan:
     def certify(
         self, differs: BoolArray, lost: BoolArray, alpha: float, delta: float
     ) -> Certified | NotCertified:
-        """Test a sequence on a sample of the replies that differ; what has no label is lost.
+        """Test a sequence on a sample of the differing replies.
 
-        `differs` and `lost` have shape (n_questions, n_thresholds).
+        `differs` and `lost` have shape (n_questions, n_thresholds); `lost` includes replies without
+        a label.
         """
         n = len(differs)
         counts, differing = (lost & self.labelled(differs)).sum(axis=0), differs.sum(axis=0)
@@ -169,13 +169,13 @@ class AskingPlan:
 
 
 _SAMPLED = (0.6, 1.0)
-"""Sizes of a sample that are tried, as shares of the labels that are planned: along the thresholds
-other replies come first, and take labels too."""
+"""Sample sizes tried, as shares of the planned labels: the first differing replies change along the
+thresholds, and those of earlier thresholds use labels too."""
 _LOST = (1 / 8, 1 / 4, 1 / 2, 3 / 4)
-"""Of the replies that differ, those that are lost: nobody knows beforehand."""
+"""Shares of the differing replies that are assumed lost: nobody knows beforehand."""
 _DRAWS = 8
 _AHEAD = 0.5
-"""Points of saving by which a sample has to lead: it leaves nothing for a second rule."""
+"""Points of saving by which a sample must lead, since it leaves no delta for a second rule."""
 
 
 def preferred_sample(
@@ -188,8 +188,8 @@ def preferred_sample(
 ) -> int | None:
     """How many of the differing replies to label at each threshold; None for all of them.
 
-    Calibrations are drawn from the fit questions, each differing one lost with an assumed
-    probability, and labelled until the last planned label.
+    Simulates calibrations drawn from the fit questions, in which each differing reply is lost with
+    an assumed probability and labelling ends at the last planned label.
 
     Parameters
     ----------
@@ -222,7 +222,7 @@ def preferred_sample(
 def label_tests(
     choice: Choice, table: CalibrationQuestions, plan: AskingPlan
 ) -> tuple[LabelTest, ...]:
-    """What `certification.calibration` will test, before any label is known."""
+    """The tests of `certification.calibration`, before any label is known."""
     settings = choice.settings
     full = choice.fit.full_cost.sum()
     found = []
@@ -237,7 +237,7 @@ def label_tests(
 def with_labels(
     tests: Sequence[LabelTest], choice: Choice, table: CalibrationQuestions, grades: Grades
 ) -> tuple[LabelTest, ...]:
-    """The same tests with what the labels say is lost."""
+    """The same tests with the losses that the labels show."""
     rows = np.array(sorted(grades), dtype=np.int64)
     graded = at_worst(table.take(rows), {k: grades[int(row)] for k, row in enumerate(rows)})
     found = []
@@ -256,6 +256,6 @@ def _at_thresholds(
     table: GradedTable,
     of_stops: Callable[[GradedTable], BoolArray],
 ) -> BoolArray:
-    """A property of stops at every threshold, (n_questions, n_thresholds)."""
+    """Evaluate a property of stops at every threshold, (n_questions, n_thresholds)."""
     view = scorer.view(table)
     return scorer.curve(view, thresholds).each(of_stops(view))

@@ -1,7 +1,7 @@
-"""Certifying the rule of another policy here, on every question outside the test part.
+"""Certify the rule of another policy on this run, with every question outside the test part.
 
-Nothing is chosen: the source's rule keeps its order of thresholds, and one of them is certified on
-the target (the paper's target-calibrated transfer).
+The source's rule keeps its order of thresholds, and one of them is certified on the target (the
+paper's target-calibrated transfer).
 
 References
 ----------
@@ -55,8 +55,9 @@ _CALIBRATION, _TEST = PARTS.index("calibration"), PARTS.index("test")
 def check_transfer(terms: PolicyTerms, target: Source) -> Scorer:
     """Return the source's scorer over the target's columns, if the policy can be calibrated there.
 
-    Looks at no outcome.  PolicyError where it never stops, holds no testing order, was not probed
-    for, or was fitted or calibrated on questions of the target: their labels would be used twice.
+    Reads no outcome.  PolicyError where the policy never stops or holds no testing order, where the
+    target was not probed for it, or where questions of the target fitted or calibrated it: their
+    labels would be used twice.
     """
     table = target.table
     scorer = scorer_of(terms, table, along_order=bool(terms.order))
@@ -72,7 +73,7 @@ def check_transfer(terms: PolicyTerms, target: Source) -> Scorer:
                 f"under the last-checkpoint reference the policy must probe at the target's last "
                 f"budget, {last}; it probes {schedule.describe()}"
             )
-    # The source's calibration decided which sequence was exported, so it counts as fitting.
+    # The source's calibration questions also chose the exported sequence, so they count as fitting.
     shared = questions_seen(terms, table, workload_sha256=target.workload_sha256)
     if shared:
         raise PolicyError(
@@ -83,7 +84,7 @@ def check_transfer(terms: PolicyTerms, target: Source) -> Scorer:
 
 
 def target_view(target: Source) -> Source:
-    """The target with everything outside the test part for calibration: nothing is fitted."""
+    """Put everything outside the test part into the calibration part: nothing is fitted."""
     target = target.without_repeats()
     parts = np.where(target.parts == _TEST, _TEST, _CALIBRATION).astype(np.int8)
     return replace(target, parts=parts)
@@ -101,19 +102,18 @@ def calibrate_transfer(
 def transferred_terms(
     terms: PolicyTerms, target: Source, calibration: Calibration, settings: Settings, look: Look
 ) -> PolicyTerms:
-    """Terms of the transferred policy, for `policy.build_policy`.
+    """Content of the transferred policy, for `policy.build_policy`.
 
-    The rule is the source's, with the target's threshold; everything that it is bound to, and all
-    that was shown about it, is the target's.  As fit questions it names those of the source, so
-    that they can never confirm it.
+    The rule is the source's; its threshold, what it is bound to and its certificate are the
+    target's.  The source's questions are listed as fit questions, so that they never confirm it.
     """
     entered = calibration.first
     shape = profile(trajectory(entered), rng=np.random.default_rng(target.seed))
     accuracy = float(entered.full_correct.mean())
     made = policy_terms(target_view(target), settings, accuracy, calibration, shape, look)
     if not look.opened:
-        made = replace(made, profile=None)  # of calibration questions: a failed look shows nothing
-    # Rows of another archive are no names: they would be taken for rows of this one.
+        made = replace(made, profile=None)  # it describes questions that a failed look must hide
+    # Row numbers of another archive would be taken for rows of this one.
     named = not _is_nameless(terms) or terms.workload_sha256 == target.workload_sha256
     if named and terms.split is not None and made.split is not None:
         seen = {*terms.split.fit, *terms.split.calibration}
@@ -135,10 +135,10 @@ def transferred_terms(
 def certify_transfer(
     policy: Policy, file: str, source: Source, request: CertifyRequest
 ) -> Certification:
-    """Certify a threshold of the rule of another policy, which lies in `file`.
+    """Certify a threshold of the rule of another policy, which was read from `file`.
 
-    The caller holds the lock of the `source`.  PolicyError where the policy cannot be carried over,
-    or climbs another ladder than the source's; else raises as `certify.certify`.
+    The caller holds the lock of the `source`.  PolicyError where the policy cannot be transferred
+    or climbs another ladder; otherwise raises as `certify.certify`.
     """
     check_kind(policy.terms, source)
     asked = _settings(policy, source, request)
@@ -146,7 +146,7 @@ def certify_transfer(
         _check_alpha(policy, source, asked)
     traces = len(counted_traces(target_view(source).part("calibration"), asked))
     asked = replace(asked, traces=traces)
-    # What the log names of a look at every question outside the test part; no rule is chosen.
+    # The log does not record settings that only matter when a rule is chosen.
     requested = {"protocol": "transfer", "policy": policy.digest, **named_settings(asked)}
     for name in ("delta", "families", "on_give_up"):
         requested.pop(name, None)
@@ -183,7 +183,7 @@ def certify_transfer(
 
 
 def _settings(policy: Policy, source: Source, request: CertifyRequest) -> Settings:
-    """The request's settings; costs are the policy's own where neither user nor run sets others."""
+    """Complete the settings; costs are the policy's own unless the user or the run sets others."""
     settings, overrides = request.settings(source), request.overrides
     is_set = overrides.serving is not None or source.ladder is not None
     if is_set or read_assessment(source.folder) is not None:
@@ -193,7 +193,7 @@ def _settings(policy: Policy, source: Source, request: CertifyRequest) -> Settin
 
 
 def _check_alpha(policy: Policy, source: Source, settings: Settings) -> None:
-    """Refuse a large alpha by what is known of full thinking without opening a question."""
+    """Refuse a large alpha, judged by an accuracy that is known without opening a question."""
     assessed, expected = read_assessment(source.folder), policy.terms.expected
     if not settings.limits_accuracy:
         return
@@ -208,7 +208,7 @@ def _check_alpha(policy: Policy, source: Source, settings: Settings) -> None:
 
 
 def _is_nameless(terms: PolicyTerms) -> bool:
-    """Whether it was made of an archive that names no questions but by their rows."""
+    """Whether it was made from an archive that names its questions only by row."""
     if terms.model is not None or terms.split is None:
         return False
     return not names_questions([*terms.split.fit, *terms.split.calibration])

@@ -1,7 +1,4 @@
-"""What fresh questions say about a certificate: two limits, a verdict, and what it could have been.
-
-Each limit is one-sided at delta, and exact.
-"""
+"""Verdicts of fresh questions on a certificate, with exact one-sided limits at delta each."""
 
 from __future__ import annotations
 
@@ -25,25 +22,25 @@ __all__ = ["LimitVerdict", "Verdict", "limit_verdicts", "of_questions", "of_valu
 Verdict = Literal["confirmed", "contradicted", "silent"]
 
 _LIKELY = 0.8
-"""Probability of a contradiction at the risk that is called detectable."""
+"""Probability of a contradiction at the detectable risk."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Of fresh questions, about a risk of alpha."""
+    """What fresh questions show about a risk of alpha."""
 
     verdict: Verdict
     lower: float
     upper: float
     power_to_confirm: float
-    """Probability to confirm at the expected risk."""
+    """Probability of a confirmation at the expected risk."""
     detectable_risk: float | None
-    """Risk that would be contradicted four times in five; None: too few questions for any, or a
-    drop."""
+    """Risk that would be contradicted four times in five; None for a drop, and where the questions
+    are too few for any."""
 
 
 def of_questions(losses: int, n: int, alpha: float, delta: float, expected: float) -> Evidence:
-    """What `losses` among `n` independent questions say."""
+    """Evidence of `losses` among `n` independent questions."""
     first = int(scipy.stats.binom.isf(delta, n, alpha)) + 1  # fewest losses that contradict
     return Evidence(
         verdict_on(losses, n, alpha, delta),
@@ -57,9 +54,9 @@ def of_questions(losses: int, n: int, alpha: float, delta: float, expected: floa
 def _of_drop(
     lost: int, gained: int, n: int, alpha: float, delta: float, expected: tuple[float, float]
 ) -> Evidence:
-    """What the lost and gained among `n` independent questions say about a drop.
+    """Evidence of the lost and gained among `n` independent questions about a drop.
 
-    The lower limit is the upper one of the same questions with lost and gained changed over.
+    The lower limit is minus the upper one with lost and gained exchanged.
     """
     verdict: Verdict = "silent"
     if drop_passes(gained, lost, n, -alpha, delta):
@@ -71,7 +68,7 @@ def _of_drop(
 
 
 def verdict_on(losses: int, n: int, alpha: float, delta: float) -> Verdict:
-    """Two exact one-sided tests; at a risk of exactly alpha, each is wrong with at most delta."""
+    """Apply two exact one-sided tests; at a risk of exactly alpha each errs with at most delta."""
     if _lower_limit(losses, n, delta) > alpha:
         return "contradicted"
     return "confirmed" if losses <= max_losses(n, alpha, delta) else "silent"
@@ -83,39 +80,39 @@ def _lower_limit(losses: int, n: int, delta: float) -> float:
 
 @dataclass(frozen=True)
 class LimitVerdict:
-    """What fresh questions say about one of several limits."""
+    """Verdict of fresh questions on one of several limits."""
 
     loss: str
-    """What is limited: `lost`, `differs` or `drop`."""
+    """The limited loss: `lost`, `differs` or `drop`."""
     alpha: float
-    """To which share."""
+    """The limit."""
     category: str | None
-    """Of whose questions alone; null for all."""
+    """The category that it is about; null for all questions."""
     n: int
     """Fresh questions that were counted."""
     lost: int
-    """Of these, how many count 1; with two traces a question, how many replies."""
+    """Questions that count 1; replies, where each question has two traces."""
     gained: int
-    """Of these, how many count -1; only of a drop."""
+    """Questions that count -1; only for a drop."""
     lower: float
     """One-sided limit below."""
     upper: float
     """One-sided limit above."""
     verdict: Verdict
-    """`confirmed`, `contradicted` (at its share of delta) or `silent`, by itself."""
+    """`confirmed`, `contradicted` (at its share of delta) or `silent`."""
 
 
 def of_values(
     loss: Loss, values: IntArray, delta: float, limit: GuaranteeTerms, expected: float
 ) -> Evidence:
-    """Evidence of single questions about one limit of a certificate.
+    """Evidence about one limit of a certificate.
 
-    `values`, (n_traces, n_questions), are what each counts, and `expected` is the risk that
+    `values` holds what each reply counts, (n_traces, n_questions); `expected` is the risk that
     calibration measured.
     """
     n, alpha = values.shape[1], limit.alpha
     if len(values) == 2:
-        # One trace does not say how often two are lost together: at worst always.
+        # Calibrated on one trace, nobody knows how often both are lost: assume always, the worst.
         shares = expected, 1 - expected
         if limit.both is not None and limit.none is not None:
             shares = limit.both / limit.n, limit.none / limit.n
@@ -136,7 +133,7 @@ def limit_verdicts(
     delta: float,
     traces: int = 1,
 ) -> tuple[LimitVerdict, ...]:
-    """Each of several limits by itself; `probed` holds first traces, then second ones."""
+    """Verdict on each of several limits; `probed` holds first traces, then second ones."""
     several = certificate.guarantees or ()
     found = []
     for each in several:

@@ -1,8 +1,7 @@
-"""Verifying a frozen policy on fresh labelled probes.
+"""Verify a frozen policy on fresh probes.
 
-The policy is given, so nothing is chosen and every limit is what it says.  Questions that served to
-fit or to calibrate it are left out: they cannot confirm it.  Knows no files; whether the probes
-come from the model that the policy is bound to is for the caller to check.
+Questions that fitted or calibrated the policy are left out: they cannot confirm it.  The caller
+checks that the probes come from the model that the policy is bound to.
 """
 
 from __future__ import annotations
@@ -41,32 +40,31 @@ _LOGPROB_FEATURES = ("answer_logprob", "answer_entropy")
 
 @dataclass(frozen=True)
 class CategoryRisk:
-    """Lost-correct risk within one category; the certificate itself is about all questions."""
+    """Lost-correct risk within one category; the certificate is about all questions together."""
 
     category: str | None
     """Its name; null for questions without one."""
     n: int
     """Fresh questions in it."""
     losses: int
-    """Lost ones."""
+    """Lost questions."""
     ci95: tuple[float, float]
-    """Exact interval of the share lost; the intervals hold for all categories at once
-    (Bonferroni)."""
+    """Exact interval of the share lost; simultaneous over all categories (Bonferroni)."""
 
 
 @dataclass(frozen=True)
 class Fresh:
-    """Which traces of a table may speak about a policy."""
+    """Traces of a table that may confirm or contradict a policy."""
 
     rows: IntArray
-    """One question of a group that did not make the policy: its first trace, then all second ones
-    in the same order where two count."""
+    """First trace of one question per unseen group; then, where two traces count, the second ones
+    in the same order."""
     n_seen: int
-    """Traces of questions (or of their groups) that fitted or calibrated the policy."""
+    """Traces left out because their question or group fitted or calibrated the policy."""
     n_repeated: int
-    """Further traces of a question, or of a group of which one is counted already."""
+    """Traces left out because another one of their question or group is counted."""
     traces: int = 1
-    """Of each question that count."""
+    """Traces per question that count."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,12 +146,12 @@ class Verification:
 
 
 def scorer_of(terms: PolicyTerms, table: ProbeTable, *, along_order: bool = False) -> Scorer:
-    """What a policy's stepper computes, for a whole table at once.
+    """Scorer of a policy: what its stepper computes, for a whole table at once.
 
     With `along_order` it covers every threshold of the policy's testing order.  Under the
-    last-checkpoint reference its view ends with the table's last checkpoint, wherever the policy
-    stops: that is where full thinking answers.  PolicyError where the policy never stops, or a
-    question was not probed where the policy probes it.
+    last-checkpoint reference its view ends with the table's last checkpoint, where full thinking
+    answers, wherever the policy stops.  PolicyError where the policy never stops, or a question was
+    not probed where the policy probes it.
     """
     if terms.family is None:
         raise PolicyError("a full-budget policy never stops: it has no rule to look at")
@@ -161,7 +159,7 @@ def scorer_of(terms: PolicyTerms, table: ProbeTable, *, along_order: bool = Fals
         climb = Climb.of(terms.family, vars(terms.ladder), _linear(terms))
         return _on(Scorer(terms.family, climb, None), table)
     if terms.family == FIXED_BUDGET and along_order:
-        # Its thresholds are positions: each of them is tested on the questions.
+        # Its thresholds are positions.
         schedule: Schedule = GridSchedule(tuple(int(t) for t in reversed(terms.order)))
     else:
         schedule = schedule_of(trigger_of(terms))
@@ -171,7 +169,7 @@ def scorer_of(terms: PolicyTerms, table: ProbeTable, *, along_order: bool = Fals
 
 
 def _on(scorer: Scorer, table: ProbeTable) -> Scorer:
-    """The scorer, if the table has what it asks."""
+    """Return the scorer if the table has the probes that it needs."""
     try:
         scorer.view(table)
     except ProbeError as error:
@@ -192,7 +190,7 @@ def questions_seen(
     """Keys of the table's questions that fitted or calibrated the policy.
 
     `workload_sha256` is that of the table's origin.  An archive without ids names its questions by
-    their row, which says nothing about another archive.
+    row, which identifies nothing in another archive.
     """
     split = terms.split
     if split is None:
@@ -212,17 +210,17 @@ def fresh_questions(
     workload_sha256: str | None = None,
     alone: bool = False,
 ) -> Fresh:
-    """Choose the traces that may confirm or contradict a policy; looks at no outcome.
+    """Choose the traces that may confirm or contradict a policy; reads no outcome.
 
-    `alone` counts the first trace of each question alone, though some have two.
+    `alone` counts only the first trace of each question, even where some have two.
 
     Raises
     ------
     CalibrationError
         As `grouping.second_traces`.
     PolicyError
-        The policy holds no certificate, no fresh question is left, the visible answers that the
-        certificate is about were not collected, or gold is missing that nothing can stand for.
+        The policy holds no certificate, no fresh question is left, the certificate is about visible
+        answers and none were collected, or gold is missing and nothing can replace it.
     """
     certificate = terms.certificate
     if certificate is None:
@@ -269,30 +267,29 @@ def verify(
     Parameters
     ----------
     terms : PolicyTerms
-        Of a policy of kind ``stop``.
+        A policy of kind ``stop``.
     questions : GradedTable
-        Those that `fresh` names, and no others; at the policy's budgets among others.
+        Exactly the rows of `fresh`, probed at least where the policy probes.
     serving, weights, delta : optional
-        How the saving is counted, and the error probability of each limit; by default as in the
-        policy's own expectation and certificate.
+        How the saving is counted, and the error probability of each limit; the policy's own by
+        default.
 
     Raises
     ------
     PolicyError
-        The policy never stops, budgets differ, or nothing can be lost.
+        The policy never stops, or a question was not probed where the policy probes.
     ProbeError
         The certificate's full reference needs natural answers and the probes hold none.
 
     Notes
     -----
     ``contradicted`` and ``confirmed`` are exact one-sided tests at delta each: at a risk of exactly
-    alpha either is said with a probability of at most delta.  A policy that was contradicted is not
-    made right by looking again.  Of several limits all have to be confirmed, each at delta, and any
-    can be contradicted, each at its share of delta.
+    alpha either verdict has probability at most delta.  With several limits, ``confirmed`` needs
+    every limit at delta; ``contradicted`` needs one, at its share of delta.
 
-    Where questions have no gold, what differs from full thinking is counted in place of what is
-    lost.  Nothing is lost, and no accuracy falls, that does not differ: so that can confirm such a
-    promise, and cannot contradict it.
+    Where questions have no gold, replies that differ from full thinking are counted instead of lost
+    ones.  Every lost reply differs, so that few differing replies can confirm such a promise, and
+    many cannot contradict it.
     """
     certificate = terms.certificate
     if certificate is None or terms.decision_threshold is None:
@@ -368,10 +365,10 @@ def verify(
 
 
 def _under_reference(reference: Reference, questions: GradedTable) -> GradedTable:
-    """The questions under the certificate's full reference.
+    """Grade the questions under the certificate's full reference.
 
-    It is set on all probes, before the policy's own are picked: under ``last-checkpoint`` full
-    thinking answers at the last one, where the policy need not probe.
+    This precedes the choice of the policy's own probes: under ``last-checkpoint`` full thinking
+    answers at the table's last one, where the policy need not probe.
     """
     if questions.reference == reference:
         return questions
@@ -407,12 +404,12 @@ def _drift(
     terms: PolicyTerms, scorer: Scorer, table: ProbeTable, rng: np.random.Generator
 ) -> tuple[Drift, ...]:
     stored = terms.calibration_features
-    # A fixed budget probes at its stop alone; its calibration was probed at all positions.
+    # A fixed budget probes only where it stops; its calibration was probed at all positions.
     if not stored or terms.family == FIXED_BUDGET:
         return ()
     before = np.array(stored, dtype=np.float64)
     found = feature_drift(before, drift_features(scorer, table), drift_names(scorer), rng=rng)
     if table.entropy_source == terms.entropy_source or terms.reads_logprobs:
         return found
-    # Measured otherwise, what the policy does not read differs without any drift.
+    # From another entropy source, signals that the policy does not read differ without any drift.
     return tuple(row for row in found if row.feature not in _LOGPROB_FEATURES)

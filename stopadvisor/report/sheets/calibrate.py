@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stopadvisor.assessment.assessed import Repeats
-from stopadvisor.certification.issue import CalibratedRun, CertificateRefusal, LookEntry
+from stopadvisor.certification.issue import CalibratedRun, LookEntry
 from stopadvisor.policy.claims import CertificateTerms
 from stopadvisor.policy.shown import Certificate, Expected, counted, counts, promised
 from stopadvisor.report.headline import (
@@ -33,6 +33,7 @@ from stopadvisor.report.words import (
 )
 from stopadvisor.rules.costs import LADDER
 from stopadvisor.rules.families import FIXED_BUDGET, RUNG_FAMILIES
+from stopadvisor.stats.bounds import NotCertified
 
 __all__ = [
     "CLOSED_ANSWER", "calibrate_sheet", "evidence", "expectation_facts", "graded_facts", "meaning",
@@ -183,7 +184,7 @@ def _refused(run: CalibratedRun) -> Iterator[Fact]:
     yield "policy", f"{_files(run)}: it lets every question think to its end"
 
 
-def _needed(refusal: CertificateRefusal) -> str:
+def _needed(refusal: NotCertified) -> str:
     needed, assumed = refusal.labels_needed, refusal.assumed_risk
     if needed is None:
         return "no number of them would be enough at the risk and the costs seen here"
