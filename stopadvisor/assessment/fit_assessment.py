@@ -196,7 +196,7 @@ def assess(
     blind, sequence = None, choice.advised
     if sequence is not None and choice.advised_index >= 0 and shape.predicted == "full-budget":
         stops = sequence.curve.stops(choice.advised_index)
-        blind = blind_stopping(sequence.scorer, sequence.view, stops, loss=choice.fit.loss, rng=rng)
+        blind = blind_stopping(sequence.view, stops, loss=choice.fit.loss, rng=rng)
     return FitAssessment(
         source,
         shape,

@@ -162,7 +162,7 @@ class FitData:
         """What a rule does at one of its thresholds, out of fold."""
         scorer, view = sequence.scorer, sequence.view
         stops, costs = sequence.curve.stops(index), self.costs(scorer, view)
-        return measure(scorer, view, stops, costs, self.full_cost, loss=self.loss)
+        return measure(view, stops, costs, self.full_cost, loss=self.loss)
 
 
 @dataclass(frozen=True)
@@ -334,7 +334,7 @@ def sequence_of(fit: FitData, rule: ScoredRule) -> ThresholdSequence:
     scorer, view = rule.scorer, rule.view
     thresholds = _thresholds(rule)
     curve = StopCurve.build(scorer.completed(rule.scores, view), view.live, thresholds)
-    losses = scorer.losses(view, fit.loss)
+    losses = fit.loss.of(view)
     costs = fit.costs(scorer, view)
     return ThresholdSequence(
         rule,

@@ -164,8 +164,8 @@ def recalibrate(
     curve = scorer.curve(view, order)
     costs = scorer.costs(view, settings.costing)
     saves = curve.totals(costs)[0] < settings.costing.full(table).sum()
-    expected = _first_risk(curve, scorer, view, saves, settings)
-    result = _certify_losses(curve, scorer, view, traces, settings, settings.delta, expected)
+    expected = _first_risk(curve, view, saves, settings)
+    result = _certify_losses(curve, view, traces, settings, settings.delta, expected)
     tested = ((scorer.family, result),)
     refusal = result if isinstance(result, NotCertified) else None
     accuracy = float(table.full_correct.mean())
@@ -207,19 +207,18 @@ def _entering(table: CalibrationQuestions, rows: IntArray) -> CalibrationQuestio
 
 
 def _first_risk(
-    curve: StopCurve, scorer: Scorer, table: GradedTable, saves: BoolArray, settings: Settings
+    curve: StopCurve, table: GradedTable, saves: BoolArray, settings: Settings
 ) -> float | None:
     """Share lost at the most careful threshold that saves anything; for advice on labels only."""
     useful = np.flatnonzero(saves)
     if not useful.size or not table.n_questions:
         return None
-    losses = curve.totals(scorer.losses(table, settings.counted))[0, useful[0]]
+    losses = curve.totals(settings.counted.of(table))[0, useful[0]]
     return min(max(float(losses), 0.0) / table.n_questions, 0.999)
 
 
 def _certify_losses(
     curve: StopCurve,
-    scorer: Scorer,
     table: GradedTable,
     traces: int,
     settings: Settings,
@@ -229,10 +228,10 @@ def _certify_losses(
     plan: AskingPlan | None = None,
 ) -> Certified | NotCertified:
     if plan is not None and plan.is_sample:
-        differs, lost = curve.each(may_be_lost(table)), curve.each(scorer.losses(table, LOST) > 0)
+        differs, lost = curve.each(may_be_lost(table)), curve.each(LOST.of(table) > 0)
         found = plan.certify(differs, lost, settings.alpha, delta)
     else:
-        counts = counts_of(curve, scorer, table, settings, traces)
+        counts = counts_of(curve, table, settings, traces)
         found = certify_counts(counts, delta)
         if len(counts) == 1 and counts[0].is_plain and counts[0].most(delta)[0] < 0:
             # So few questions hardly measure the risk: name the fewest that could certify at all.
@@ -261,12 +260,10 @@ def _certify_sequence(
     if expected is not None:
         # Count labels at the larger of the fit and calibration risks: advice only, no claim.
         saves = sequence.costs < choice.fit.full_cost.sum()
-        seen = _first_risk(curve, sequence.scorer, view, saves, settings)
+        seen = _first_risk(curve, view, saves, settings)
         expected = min(max(risk for risk in (expected, seen) if risk is not None), 0.999)
     shares = () if settings.is_plain else useful_shares(choice.fit, sequence) or ()
-    result = _certify_losses(
-        curve, sequence.scorer, view, traces, settings, delta, expected, shares, plan
-    )
+    result = _certify_losses(curve, view, traces, settings, delta, expected, shares, plan)
     if isinstance(result, NotCertified) or expected is None:
         return result, None
     wanted = counted_labels(settings, delta, shares if shares and expected else expected)
@@ -356,7 +353,7 @@ class Counts:
 
 
 def counts_of(
-    curve: StopCurve, scorer: Scorer, view: GradedTable, settings: Settings, traces: int = 1
+    curve: StopCurve, view: GradedTable, settings: Settings, traces: int = 1
 ) -> list[Counts]:
     """Count every guarantee along the thresholds.
 
@@ -368,13 +365,13 @@ def counts_of(
         among = np.zeros((view.n_questions, 1), dtype=bool)
         among[counted_rows(view, guarantee)] = True
         if traces == 2 and guarantee.counted.is_binary:
-            is_lost = curve.each(scorer.losses(view, guarantee.counted) > 0).reshape(2, n, -1)
+            is_lost = curve.each(guarantee.counted.of(view) > 0).reshape(2, n, -1)
             both, none = is_lost.all(axis=0), ~is_lost.any(axis=0)
             both, none = ((found & among[:n]).sum(axis=0) for found in (both, none))
             counts.append(Counts(guarantee, int(among[:n].sum()), both, none, traces))
             continue
         among[n:] = False
-        values = scorer.losses(view, guarantee.counted) * among
+        values = guarantee.counted.of(view) * among
         lost = curve.totals(np.maximum(values, 0))[0].round().astype(np.int64)
         gained = np.zeros_like(lost)
         if not guarantee.counted.is_binary:

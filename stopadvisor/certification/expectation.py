@@ -46,7 +46,7 @@ def expectation(
         np.bincount(blocks, full, n_blocks).astype(np.float64),
         rng=np.random.default_rng(seed),
     )
-    outcome = measure(rule.scorer, view, curve.stops(index), costs, full, loss=settings.counted)
+    outcome = measure(view, curve.stops(index), costs, full, loss=settings.counted)
     low, high = band[:, index]
     return outcome, (float(low), float(high))
 
@@ -100,7 +100,7 @@ def differs_limit(rule: ExportedRule, entered: CalibrationQuestions, delta: floa
     """
     view = rule.scorer.view(entered)
     try:
-        counts = rule.scorer.losses(view, DIFFERS)
+        counts = DIFFERS.of(view)
     except CalibrationError:
         return None
     curve = rule.scorer.curve(view, np.array([rule.threshold]))

@@ -13,7 +13,6 @@ from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.claims import CertificateTerms, GuaranteeTerms
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.rules.losses import LOSSES, Guarantee, Loss
-from stopadvisor.rules.scorer import Scorer
 from stopadvisor.stats.bounds import max_losses, power, upper_limit
 from stopadvisor.stats.trinomial import drop_limit, drop_passes, drop_power, limit_of_pairs
 
@@ -127,7 +126,6 @@ def of_values(
 
 def limit_verdicts(
     certificate: CertificateTerms,
-    scorer: Scorer,
     probed: GradedTable,
     stops: IntArray,
     delta: float,
@@ -141,7 +139,7 @@ def limit_verdicts(
         rows = counted_rows(probed, Guarantee(loss.name, each.alpha, each.category))
         if traces == 2 and not loss.is_binary:
             rows = rows[: rows.size // 2]
-        values = scorer.losses(probed, loss)[rows, stops[rows]]
+        values = loss.of(probed)[rows, stops[rows]]
         values = values.reshape(traces if loss.is_binary else 1, -1)
         if not rows.size:
             raise PolicyError(

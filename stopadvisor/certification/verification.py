@@ -303,8 +303,8 @@ def verify(
     costs, full_cost = scorer.costs(probed, asked), asked.full(probed)
     promise = LOSSES[certificate.loss]
     loss = DIFFERS if promise.needs_gold and probed.graded_by != "gold" else promise
-    outcome = measure(scorer, probed, stops, costs, full_cost, loss=loss, rng=rng)
-    lost = np.take_along_axis(scorer.losses(probed, loss), stops[:, None], axis=1)[:, 0]
+    outcome = measure(probed, stops, costs, full_cost, loss=loss, rng=rng)
+    lost = np.take_along_axis(loss.of(probed), stops[:, None], axis=1)[:, 0]
     alpha, delta = certificate.alpha, delta or certificate.delta
     correct = np.column_stack([probed.correct_online, probed.full_correct])
     stopped = np.take_along_axis(correct, stops[:, None], axis=1)[:, 0]
@@ -316,7 +316,7 @@ def verify(
     traces = fresh.traces if loss.is_binary else 1
     values = lost[: n * traces].reshape(traces, n)
     evidence = of_values(loss, values, delta, certificate.first, certificate.risk)
-    limits = limit_verdicts(certificate, scorer, probed, stops, delta, fresh.traces)
+    limits = limit_verdicts(certificate, probed, stops, delta, fresh.traces)
     verdict = evidence.verdict
     if limits:
         found = {limit.verdict for limit in limits}

@@ -1,18 +1,6 @@
-"""Rules for stopping: their scores, where they stop, what is lost and what it costs."""
+"""Stopping rules: where they probe, their scores, losses and costs."""
 
 __all__ = [
-    "climb",
-    "costs",
-    "drift",
-    "families",
-    "features",
-    "losses",
-    "model_shape",
-    "outcomes",
-    "roofline",
-    "schedules",
-    "scorer",
-    "scores",
-    "serving_costs",
-    "serving_profile",
-]
+    "climb", "costs", "drift", "families", "features", "losses", "model_shape", "outcomes",
+    "roofline", "schedules", "scorer", "scores", "serving_costs", "serving_profile",
+]  # fmt: skip

@@ -1,8 +1,7 @@
-"""What a stopped request costs: a list of engine requests, counted in tokens and weighed.
+"""Cost of a question by the place where it stops.
 
-A request decodes, reads from the prefix cache and prefills, and costs something by itself.  For
-every question and every place where it may stop, the counts are summed over its requests; weights
-turn them into tokens, money or seconds.  Knows no scores and no thresholds.
+Its engine requests are counted in tokens decoded, prefilled and read from the prefix cache; weights
+turn the counts into tokens, money or seconds.
 """
 
 from __future__ import annotations
@@ -21,29 +20,16 @@ from stopadvisor.probes.rungs import Spent
 from stopadvisor.probes.table import ProbeTable
 
 __all__ = [
-    "CACHE_BLOCK",
-    "LADDER",
-    "MONEY",
-    "PAPER_WEIGHTS",
-    "REGIMES",
-    "SECONDS",
-    "Asking",
-    "Costing",
-    "Serving",
-    "TokenCounts",
-    "Weights",
-    "asked_at",
-    "attended_by",
-    "full_counts",
-    "mean_context",
-    "stopped_counts",
-]
+    "CACHE_BLOCK", "LADDER", "MONEY", "PAPER_WEIGHTS", "REGIMES", "SECONDS", "Asking",
+    "Costing", "Serving", "TokenCounts", "Weights", "asked_at", "attended_by", "full_counts",
+    "mean_context", "stopped_counts",
+]  # fmt: skip
 
 Serving = Literal["vllm", "kv-fork", "prefix-cache", "black-box", "ladder"]
 REGIMES: tuple[Serving, ...] = ("vllm", "kv-fork", "prefix-cache", "black-box")
-"""How probes of one trace are paid for."""
+"""Serving regimes for probes of one trace."""
 LADDER: Serving = "ladder"
-"""Replies of several rungs, each paid for at its own price."""
+"""Regime of a ladder: each reply is paid at the price of its rung."""
 CACHE_BLOCK = 16
 """Tokens per block of a prefix cache; only whole blocks are reused (vLLM's default)."""
 
@@ -53,34 +39,34 @@ _Price = Annotated[float, Condition("a number >= 0", lambda value: value >= 0)]
 
 @dataclass(frozen=True)
 class Weights:
-    """Price of one token of each kind, and of a request, in one unit."""
+    """Price of a token of each kind, and of a request, in one unit."""
 
     SPARSE: ClassVar[bool] = True
 
     prefilled: _Price
-    """A token of a prompt that is not cached."""
+    """A prompt token that is not cached."""
     cached: _Price
-    """One that is."""
+    """A prompt token read from the cache."""
     decoded: _Price
-    """One that is decoded."""
+    """A decoded token."""
     unit: Line
-    """Of the costs."""
+    """Unit of the costs."""
     request: _Price = 0.0
-    """Of a request, whatever it reads and decodes."""
+    """A request, whatever it reads and decodes."""
     round_trip: _Price = 0.0
-    """Tokens that a trace decodes while a request is on its way: under vllm they are wasted at a
-    stop, with those that the answer takes."""
+    """Tokens that a trace decodes during a round trip; under vllm a stop wastes them, in addition
+    to those decoded while the probe answers."""
     held: _Price = 0.0
-    """What a decoded token costs more for each token of its context; `decoded` is then the price
-    without any."""
+    """Extra price of a decoded token per token of its context; `decoded` is then the price at no
+    context."""
     context: _Price = 0.0
-    """Mean context for which the prices were computed, in tokens; 0 where they were not."""
+    """Mean context in tokens for which the prices were computed; 0 where they were not computed."""
     gpu: Line | None = None
-    """Accelerators for which they were computed; null where they were not."""
+    """Accelerators for which they were computed; null where they were not computed."""
     model: Line | None = None
-    """Model for which they were computed, in words."""
+    """Model for which they were computed or measured, in words."""
     in_flight: Some | None = None
-    """Requests that decode together; null where that is not known."""
+    """Requests that decode together; null where unknown."""
 
     def __post_init__(self) -> None:
         values = (self.prefilled, self.cached, self.decoded)
@@ -93,15 +79,15 @@ class Weights:
             )
 
     def per_thousand(self, cost: float) -> float | None:
-        """Money for a thousand requests of this mean cost; None where weights are no prices."""
+        """Money for 1000 requests of this mean cost; None unless weights are in money."""
         return cost * 1000 / 1_000_000 if self.unit == MONEY else None
 
 
 MONEY = "money per million tokens"
-"""Unit of weights that are prices."""
+"""Unit of prices in money."""
 
 SECONDS = "seconds"
-"""Unit of weights that were measured."""
+"""Unit of prices in time, measured or computed."""
 
 PAPER_WEIGHTS = Weights(1.0, PAPER_CACHED_WEIGHT, 1.0, "paper-weighted tokens")
 """The paper's: a cached token counts a tenth of a decoded one (Section "Deployment Cost")."""
@@ -116,20 +102,20 @@ class TokenCounts:
     prefilled: FloatArray
     requests: FloatArray
     attended: FloatArray
-    """Tokens of context, summed over the decoded ones: KV-token-time."""
+    """Context length summed over the decoded tokens: KV-token-time."""
     headroom: FloatArray | None = None
-    """Tokens that thinking could still waste after a stop; None where it does not stream on."""
+    """Thinking tokens left that a round trip could waste; None where thinking pauses for probes."""
     price: FloatArray | None = None
-    """Cost in prices of its own, where a reply comes from a ladder; None where weights say it."""
+    """Cost of replies of a ladder, at the prices of its rungs; None where weights apply."""
 
     def wasted(self, weights: Weights) -> FloatArray:
-        """Tokens decoded in vain while the last probe was on its way."""
+        """Thinking tokens wasted during the round trip of the last probe."""
         if self.headroom is None:
             return np.zeros_like(self.decoded)
         return np.minimum(self.headroom, weights.round_trip)
 
     def weighed(self, weights: Weights) -> FloatArray:
-        """Cost in the unit of the weights, or in prices of its own."""
+        """Cost in the unit of the weights; for a ladder `price` itself."""
         if self.price is not None:
             return self.price
         return (
@@ -142,10 +128,10 @@ class TokenCounts:
 
 
 def full_counts(table: ProbeTable) -> TokenCounts:
-    """Tokens of full thinking without any probe.
+    """Tokens of full thinking without any probe, arrays of shape (n_questions,).
 
-    Arrays of shape (n_questions,).  Under ``last-checkpoint`` thinking is cut at the last budget
-    and one answer is written: being cut off is not a saving.
+    Under ``last-checkpoint`` thinking is cut at the last budget and one answer is written, so that
+    the cut itself is no saving.
     """
     if table.rungs is not None:
         return _of_rungs(table.rungs.spent.each(lambda values: values[:, -1]))
@@ -164,7 +150,7 @@ def full_counts(table: ProbeTable) -> TokenCounts:
 
 
 def _of_rungs(spent: Spent) -> TokenCounts:
-    """Counts that the table itself brings; tokens of a ladder are held by several models."""
+    """Counts of a ladder's replies, which the table holds."""
     return TokenCounts(
         spent.decoded,
         spent.cached,
@@ -176,12 +162,12 @@ def _of_rungs(spent: Spent) -> TokenCounts:
 
 
 def attended_by(before: FloatArray, decoded: FloatArray) -> FloatArray:
-    """Context summed over tokens that are decoded after N others."""
+    """Context summed over `decoded` tokens, the first of which follows `before` others."""
     return decoded * before + decoded**2 / 2
 
 
 def mean_context(table: ProbeTable) -> float:
-    """Context of a token that full thinking decodes, on average, in tokens."""
+    """Mean context of the tokens that full thinking decodes, in tokens."""
     counts = full_counts(table)
     return float(counts.attended.sum() / counts.decoded.sum())
 
@@ -200,63 +186,63 @@ class Costing:
 
 @dataclass(frozen=True)
 class Asking:
-    """Where a rule forces an answer on its way to a stop."""
+    """Where a rule forces an answer before it stops."""
 
     before: bool = True
-    """At every position before the stop; a fixed budget asks nothing until it stops."""
+    """Whether it does so at every position before the stop; a fixed budget does not."""
     stop_at: int | None = None
-    """Position at which everybody is stopped, in thinking tokens: where a stop gives a visible
-    answer, none is forced there."""
+    """Position in thinking tokens at which everybody is stopped; no answer is forced there if a
+    stop gives a visible answer."""
 
 
 EVERYWHERE = Asking()
-"""An answer is forced at every position."""
+"""Force an answer at every position."""
 
 
 def stopped_counts(
     view: ProbeTable, serving: Serving, *, asking: Asking = EVERYWHERE
 ) -> TokenCounts:
-    """Tokens of every question for every probe at which it may stop.
+    """Tokens of every question, for every probe at which it may stop.
 
     Parameters
     ----------
     view : ProbeTable
-        Every probe in it is made, until the rule stops; under ``last-checkpoint`` it ends with the
-        last checkpoint.
+        The probes that the rule makes; under ``last-checkpoint`` the last one must be the last
+        checkpoint.
     serving : {"vllm", "kv-fork", "prefix-cache", "black-box"}
     asking : Asking
-        Where no answer is forced.
+        Where an answer is forced.
 
     Returns
     -------
     TokenCounts
-        Arrays of shape (n_questions, n_probes + 1); the last column never stops.  Entries
-        where no probe happens hold what the question has cost by then; they do not occur online.
+        Arrays of shape (n_questions, n_probes + 1); the last column is never stopping.  Columns
+        where no probe happens hold the cost so far and are never used.
 
     Notes
     -----
-    With P prompt, s suffix and a_k probe tokens, and B_k the question's own k-th position: a probe
-    sends P + B_k + s and decodes a_k, a
-    resume sends P + B_k.  A server computes at least the last token it is sent, and the last
-    decoded token of a chunk is not in its cache yet.
+    Let P be the prompt tokens, s the suffix tokens, a_k the answer tokens of probe k and B_k its
+    position.  A probe sends P + B_k + s tokens and decodes a_k; a resume sends P + B_k.  A server
+    computes at least the last token that it is sent, and the last decoded token of a request is not
+    in its cache yet.
 
-    With on-stop ``answer`` (visible answers in the table) a stop at j sends one request more,
-    P + B_j as a resume does, and decodes the visible answer: closer, answer and ending token.  The
-    closer counts as decoded, as it does in the natural answer, and not a second time as sent.
-    Under kv-fork that request is a fork and sends nothing; under vllm it is the only resume.
+    With on-stop ``answer`` a stop at j sends one more request of P + B_j tokens, like a resume, and
+    decodes the visible answer: closer, answer and ending token.  The closer counts as decoded, as
+    it does in the natural answer.  Under kv-fork that request is a fork and sends nothing; under
+    vllm it is the only resume.
 
-    After an open cue a server takes up to two requests a probe: the second sees whether the model
-    closes its thinking after the newline that ended the answer.  Two are counted for each.
+    With an open cue a server needs up to two requests per probe: the second sees whether the model
+    closes its thinking after the newline that ended the answer.  Two are counted.
 
-    Under kv-fork a probe is a branch of the one request that there is.  Under vllm a stop wastes
-    what is decoded while the probe's answer is, and while the probe is on its way: the former is
-    counted as decoded, of the latter the weights know how much it is.
+    Under kv-fork a probe branches from the single request.  Under vllm a stop wastes the thinking
+    decoded while the probe answers, counted as decoded here, and during the round trip, which
+    depends on the weights.
     """
     if view.rungs is not None:  # never stopping is the last column: the reference
         return _of_rungs(view.rungs.spent.each(lambda v: np.column_stack([v, v[:, -1]])))
     if serving not in REGIMES:
         raise CalibrationError(f"serving must be one of {REGIMES}, got {serving!r}")
-    # One row stands for all questions of a grid.
+    # On a grid one row holds for all questions.
     positions = view.positions_at(range(view.n_checkpoints)).astype(np.float64)
     live = view.live  # (n_questions, n_probes)
     asked = asked_at(view, positions, live, asking)
@@ -278,7 +264,7 @@ def stopped_counts(
         whole = view.trace_tokens + view.natural_tokens
         decoded[:, -1] += whole
     else:
-        # Reaching the last checkpoint alive, its probe is the answer, counted with those before.
+        # Where the last checkpoint is live, its probe is the reply and already counted.
         counted = live[:, -1] & asking.before
         last_answer = np.where(counted, 0.0, view.probe_tokens[:, -1])
         whole = np.minimum(view.trace_tokens, positions[:, -1])
@@ -290,10 +276,11 @@ def stopped_counts(
         decoded[:, :-1] += view.visible_tokens
         attended[:, :-1] += attended_by(prefix, view.visible_tokens)
 
-    # A probe at 0 tokens is the first request; else thinking starts alone and sends the prompt.
+    # A probe at 0 tokens is the first request; otherwise a thinking request sends the prompt.
     at_once = asked[:, 0] & (positions[:, 0] == 0)
     opens = np.ones((view.n_questions, view.n_checkpoints + 1))
-    first = slice(None) if asking.before else slice(0, 1)  # alone, it opens its own stop only
+    # Without probes before the stop, it is the first request only of a stop right there.
+    first = slice(None) if asking.before else slice(0, 1)
     if serving in ("black-box", "prefix-cache"):
         opens[:, first] = ~at_once[:, None]
     if serving == "kv-fork":
@@ -306,26 +293,26 @@ def stopped_counts(
     else:
         standing = np.floor(np.maximum(prefix - 1, 0) / CACHE_BLOCK) * CACHE_BLOCK
         probe_read = standing.copy()
-        if serving == "prefix-cache":  # under vllm, thinking starts with the first probe
-            probe_read[at_once, 0] = 0.0  # nothing was sent before
+        if serving == "prefix-cache":  # under vllm a thinking request runs already
+            probe_read[at_once, 0] = 0.0  # nothing is cached yet
         probe_fill = prefix + suffix - probe_read
         resume_read, resume_fill = standing, prefix - standing
-    own = np.full(prefix.shape, float(serving != "kv-fork"))  # requests of a probe, of a resume
+    own = np.full(prefix.shape, float(serving != "kv-fork"))  # requests per probe or resume
     probe_requests = resume_requests = reply_requests = own
     if serving != "kv-fork" and view.closed_by_itself is not None:
-        # A server is asked once more, what follows the answer's newline.
+        # A second request sees what follows the answer's newline.
         probe_read, probe_fill, probe_requests = 2 * probe_read, 2 * probe_fill, 2 * own
-    # The visible answer of a stop is written by a request like the resume that it replaces.
+    # The request for the visible answer is like the resume that it replaces.
     reply_read, reply_fill = resume_read, resume_fill
     if serving != "kv-fork" and view.on_stop == "answer":
-        # Closed at 0 tokens without a probe, it is the first request and no thinking has begun.
+        # At 0 tokens without a probe it is the first request: no thinking has begun.
         unopened = live[:, 0] & ~asked[:, 0] & (positions[:, 0] == 0)
         reply_read, reply_fill = resume_read.copy(), resume_fill.copy()
         reply_read[unopened, 0], reply_fill[unopened, 0] = 0.0, prompt[unopened, 0]
         opens[unopened, 0] = 0.0
     if serving == "vllm":
         resume_read, resume_fill, resume_requests = (np.zeros_like(prefix) for _ in range(3))
-        # Thinking streams on while the probe decodes; what it wrote is thrown away.
+        # Thinking streams on while the probe decodes, and a stop discards those tokens.
         last = view.trace_tokens
         if view.reference == "last-checkpoint":
             last = np.minimum(last, view.budgets[-1])  # full thinking is cut there
@@ -336,7 +323,7 @@ def stopped_counts(
         headroom = np.zeros_like(decoded)
         headroom[:, :-1] = np.where(asked, left - thrown_away, 0.0)
     if view.reference == "last-checkpoint":
-        # The last probe is the reply: nothing is resumed after it.
+        # The last probe is the reply: no resume follows.
         resume_read, resume_fill = resume_read.copy(), resume_fill.copy()
         resume_requests = resume_requests.copy()
         resume_read[:, -1] = resume_fill[:, -1] = resume_requests[:, -1] = 0.0
@@ -353,7 +340,7 @@ def stopped_counts(
 def asked_at(
     view: ProbeTable, positions: NDArray[np.float64], live: NDArray[np.bool_], asking: Asking
 ) -> NDArray[np.bool_]:
-    """Where an answer would be forced if the rule came there; (n_questions, n_probes)."""
+    """Whether an answer is forced at a probe that the rule reaches, (n_questions, n_probes)."""
     if view.on_stop == "probe":
         return live
     if not asking.before:
@@ -362,9 +349,9 @@ def asked_at(
 
 
 def _so_far(values: NDArray[np.float64], asking: Asking) -> FloatArray:
-    """What probes 0…j make together, (n_questions, n_probes + 1); last column: all of them.
+    """Sum over probes 0…j, (n_questions, n_probes + 1); the last column sums all.
 
-    Where nothing is asked before the stop, probe j alone, and nothing in the last column.
+    Without probes before the stop: probe j alone, and 0 in the last column.
     """
     out = np.zeros((values.shape[0], values.shape[1] + 1))
     if asking.before:
@@ -381,7 +368,7 @@ def _along(
     asked: NDArray[np.bool_],
     asking: Asking,
 ) -> FloatArray:
-    """Sum over probes 0…j and the resumes between them; last column: all of both."""
+    """Sum over probes 0…j and the resumes between them; the last column sums all."""
     out = _so_far(np.where(asked, probe, 0.0), asking)
     if asking.before:
         resume = np.where(asked, resume, 0.0)

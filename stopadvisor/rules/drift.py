@@ -1,8 +1,8 @@
 """Drift of features between two samples of questions.
 
-A permutation test over questions (never over checkpoints, which are not independent) of the
-Kolmogorov–Smirnov distance, one feature at a time, with Holm's correction over features.  Knows no
-labels: features can move while the risk does not, and the other way round.
+Each feature gets a permutation test of the Kolmogorov–Smirnov distance over questions (checkpoints
+are not independent), with Holm's correction over features.  No labels are used: features can move
+while the risk does not, and the other way round.
 """
 
 from __future__ import annotations
@@ -20,26 +20,21 @@ from stopadvisor.rules.features import feature_array
 from stopadvisor.rules.scorer import Scorer
 
 __all__ = [
-    "DRIFT_FEATURES",
-    "Drift",
-    "drift_features",
-    "drift_names",
-    "feature_drift",
-    "holm",
+    "DRIFT_FEATURES", "Drift", "drift_features", "drift_names", "feature_drift", "holm",
     "question_features",
-]
+]  # fmt: skip
 
 DRIFT_FEATURES = (
     *("position", "answer_logprob", "answer_entropy"),
     *("previous_match", "run_length", "vote_share", "marker_density"),
 )
-"""What is compared, wherever a rule probes."""
+"""Features that are compared, whatever the schedule."""
 
 _PERMUTATIONS = 1999
 _MOST_QUESTIONS = 2000
-"""Of each sample; a shift that more questions would be needed to see is of no consequence."""
+"""Questions used of each sample; a shift too small to show with this many does not matter."""
 _DECIMALS = 12
-"""Equal features stay equal, however their means were summed up."""
+"""Rounding, so that equal features stay equal whatever the order of summation."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +52,9 @@ class Drift:
 
 
 def question_features(view: ProbeTable, names: Sequence[str] = DRIFT_FEATURES) -> FloatArray:
-    """Mean of each feature over a question's live probes.
+    """Mean of each feature over a question's live probes, (n_kept, n_features).
 
-    Shape (n_kept, n_features): questions without a live probe have no features and are left out; 0
-    for what was not recorded.
+    Questions without a live probe are left out; a feature that was not recorded is 0.
     """
     live = view.live
     kept = live.any(axis=1)
@@ -70,14 +64,14 @@ def question_features(view: ProbeTable, names: Sequence[str] = DRIFT_FEATURES) -
 
 
 def drift_names(scorer: Scorer) -> tuple[str, ...]:
-    """What is compared of a rule's questions: features of its probes, or of a ladder's replies."""
+    """Names of the features that are compared: of probes, or of a ladder's replies."""
     return RUNG_FEATURES if isinstance(scorer.schedule, Climb) else DRIFT_FEATURES
 
 
 def drift_features(scorer: Scorer, table: ProbeTable) -> FloatArray:
-    """`question_features` of the probes that a rule makes; of a ladder, of the replies it asks.
+    """`question_features` of the probes that a rule makes, or of the replies of a ladder.
 
-    Shape (n_kept, n_features), 0 for what was not recorded.
+    Shape (n_kept, n_features); a feature that was not recorded is 0.
     """
     climb = scorer.schedule
     if not isinstance(climb, Climb):
@@ -113,11 +107,11 @@ def feature_drift(
     Parameters
     ----------
     before, after : ndarray of float, shape (n_before, n_features) and (n_after, n_features)
-        `question_features` of the two samples, one row per independent question.  Of more than
-        2000 rows that many are drawn.
+        `question_features` of the two samples, one row per independent question; at most 2000 rows
+        are drawn of each.
     names : sequence of str, length n_features
     permutations : int
-        Of the questions between the samples; every feature sees the same ones.
+        Number of permutations; the same ones serve every feature.
 
     Returns
     -------
@@ -131,7 +125,7 @@ def feature_drift(
 
     Notes
     -----
-    The p-value counts the observed split among the permutations, so that it is never 0 and the
+    The p-value counts the observed split as one of the permutations, so that it is never 0 and the
     test keeps its level exactly (Phipson and Smyth 2010).
     """
     for rows in (before, after):
@@ -143,7 +137,7 @@ def feature_drift(
     pooled = np.concatenate([before, after]).round(_DECIMALS)  # (n_both, n_features)
     order = np.argsort(pooled, axis=0, kind="stable")
     ranked = np.take_along_axis(pooled, order, axis=0)
-    # The distribution functions may be compared only where a run of equal values ends.
+    # Compare the distribution functions only where a run of equal values ends.
     run_ends = np.ones(ranked.shape, dtype=bool)
     run_ends[:-1] = ranked[1:] != ranked[:-1]
     shares = np.concatenate(

@@ -1,6 +1,6 @@
-"""Names of the families, and how their thresholds are shown.
+"""Names of the rule families, and how their thresholds are shown.
 
-Needs the standard library only, so that loading a policy stays light.
+Imports only the standard library: loading a policy needs this module.
 """
 
 from __future__ import annotations
@@ -9,42 +9,34 @@ import math
 from collections.abc import Iterable
 
 __all__ = [
-    "AGREEMENT_FAMILIES",
-    "FAMILIES",
-    "FIXED_BUDGET",
-    "LEARNED_FAMILIES",
-    "RUNG_FAMILIES",
-    "SCALAR_FAMILIES",
-    "STOP_SCALARS",
-    "display_threshold",
-    "known_families",
-    "rule_name",
-]
+    "AGREEMENT_FAMILIES", "FAMILIES", "FIXED_BUDGET", "LEARNED_FAMILIES", "RUNG_FAMILIES",
+    "SCALAR_FAMILIES", "STOP_SCALARS", "display_threshold", "known_families", "rule_name",
+]  # fmt: skip
 
 SCALAR_FAMILIES = ("confidence", "entropy", "run-stability", "confidence-leap")
 """Paper, Appendix "Risk-Controlled Scalar Comparisons": the pool of BestScalar, in its order."""
 
 AGREEMENT_FAMILIES = ("agreement", "agreement-scaled")
-"""How many thinking tokens the present answer has stood; scaled: over the root of the position."""
+"""Thinking tokens since the answer last changed; scaled: over the square root of the position."""
 
 LEARNED_FAMILIES = ("learned", "learned-keeps", "learned-text")
-"""Families whose score a fitted model gives.
+"""Families whose score is that of a fitted model.
 
-``learned-keeps`` is fitted on "right, or full thinking is wrong too".  ``learned-text`` is written
-no more: a learned rule whose features read no log-probability is the same.
+``learned-keeps`` is fitted on "right, or full thinking is wrong too".  ``learned-text`` occurs only
+in older policies: it is ``learned`` without features that read log-probabilities.
 """
 
 STOP_SCALARS = (*SCALAR_FAMILIES, *AGREEMENT_FAMILIES, "deer")
 """Families that read probes without a fitted model; ``deer`` is confidence at markers."""
 
 FIXED_BUDGET = "fixed-budget"
-"""The family that asks no probe before it stops: its score is the number of thinking tokens."""
+"""Stop at one position without any probe before; the score is the number of thinking tokens."""
 
 RUNG_FAMILIES = ("rung", "cap", "rung-agreement", "rung-confidence", "rung-learned")
-"""Families that climb a ladder: their score is the number of a step on a path of thresholds."""
+"""Families that climb a ladder; the score is the number of a step on a path of thresholds."""
 
 FAMILIES = (*LEARNED_FAMILIES, *STOP_SCALARS, FIXED_BUDGET)
-"""Families a policy can stop by; the audit-only ones are never exported."""
+"""Families that a policy for one trace may have."""
 
 
 def known_families(names: Iterable[str]) -> tuple[str, ...]:
@@ -53,21 +45,21 @@ def known_families(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def display_threshold(family: str, linear: float) -> float:
-    """Turn a threshold on the linear scale into the number people know.
+    """Convert a threshold from the linear scale to the number people know.
 
-    A probability for the learned families, a confidence for ``confidence`` and ``deer``, else the
-    same number: thinking tokens for ``agreement`` and ``fixed-budget``.
+    A probability for learned families, a confidence for ``confidence`` and ``deer``; for all others
+    the same number.
     """
     if family in ("confidence", "deer"):
         return math.exp(linear)
     if family.startswith("learned"):
-        small = math.exp(-abs(linear))  # never overflows, and keeps both tails exact
+        small = math.exp(-abs(linear))  # cannot overflow, and keeps both tails exact
         return (1.0 if linear >= 0 else small) / (1.0 + small)
     return linear
 
 
 def rule_name(family: str) -> str:
-    """A family as one says it: stops early *by* this."""
+    """Name of a family in a sentence: a rule stops early *by* this."""
     return _NAMES.get(family, family)
 
 

@@ -1,11 +1,9 @@
-"""What a learned rule reads at a probe: the paper's eight features, and those of positions.
+"""Features of a probe: the paper's eight, and those that count thinking tokens.
 
-Everything at checkpoint j is computed from checkpoints 0…j of the policy's own schedule.  Two of
-the paper's eight measure how far along the grid a checkpoint is, so they take a grid; those of
-positions count thinking tokens instead.  The online stepper computes the same numbers one
-checkpoint at a time; both use the same float64 operations, so that a replayed run gives
-bit-identical features.  Fits nothing; a fitted `LinearModel` turns features into
-a score.
+Features at checkpoint j depend on checkpoints 0…j of the policy's own schedule.  Two of the paper's
+eight measure how far along the grid a checkpoint is, so they need a grid.  The online stepper
+computes the same numbers one checkpoint at a time with the same float64 operations: a replayed run
+gives bit-identical features.
 """
 
 from __future__ import annotations
@@ -23,21 +21,10 @@ from stopadvisor.ground.errors import ProbeError
 from stopadvisor.probes.table import EMPTY_ANSWER, ProbeTable
 
 __all__ = [
-    "AUDIT_FEATURES",
-    "FEATURES",
-    "GRID_FEATURES",
-    "LOGPROB_FEATURES",
-    "MOST_LOG_ODDS",
-    "OPEN_FEATURES",
-    "POSITION_FEATURES",
-    "SUREST_LOGPROB",
-    "TEXT_FEATURES",
-    "LinearModel",
-    "feature_array",
-    "log_odds_of",
-    "run_lengths",
-    "standing_tokens",
-]
+    "AUDIT_FEATURES", "FEATURES", "GRID_FEATURES", "LOGPROB_FEATURES", "MOST_LOG_ODDS",
+    "OPEN_FEATURES", "POSITION_FEATURES", "SUREST_LOGPROB", "TEXT_FEATURES", "LinearModel",
+    "feature_array", "log_odds_of", "run_lengths", "standing_tokens",
+]  # fmt: skip
 
 FEATURES = (
     "budget_fraction",
@@ -60,32 +47,32 @@ POSITION_FEATURES = (
     "tokens_since_probe",
     "answer_log_odds",
 )
-"""Features of probes that stand anywhere, counted in thinking tokens and in probes made so far.
+"""Features that need no grid, counted in thinking tokens and probes so far.
 
-An empty answer equals none here: its run is 0 and it gets no votes.
+An empty answer equals no other here: its run is 0 and it gets no votes.
 """
 
 OPEN_FEATURES = ("closed_by_itself",)
-"""What only answers after an open cue show: the model closed its thinking right after them."""
+"""Only for probes with an open cue: the model closed its thinking right after the answer."""
 
 MOST_LOG_ODDS = 12.0
-"""Log-odds beyond which confidence is a matter of rounding; `answer_log_odds` is clipped there."""
+"""Clipping limit of `answer_log_odds`: beyond it, confidence is a matter of rounding."""
 
 SUREST_LOGPROB = -1e-12
-"""Nats; the log-odds of a confidence of 1 would be infinite."""
+"""Largest log-probability (nats) used: the log-odds of a confidence of 1 would be infinite."""
 
 AUDIT_FEATURES = ("ended", "think_tokens")
 """Natural end marker seen, and observed thinking length: they leak length (paper, Section
 "Prefix-Observable Features"), so no exported policy uses them."""
 
 LOGPROB_FEATURES = ("answer_logprob", "answer_entropy", "answer_log_odds")
-"""What only an endpoint with log-probabilities shows."""
+"""Features that need an endpoint with log-probabilities."""
 
 GRID_FEATURES = ("budget_fraction", "checkpoint_index")
-"""How far along its grid a checkpoint is; of no meaning where positions are a question's own."""
+"""How far along its grid a checkpoint is; undefined where each question has its own positions."""
 
 TEXT_FEATURES = tuple(f for f in FEATURES if f not in LOGPROB_FEATURES)
-"""Of the paper's eight, what an endpoint without log-probabilities still shows."""
+"""Those of the paper's eight that an endpoint without log-probabilities still gives."""
 
 
 def run_lengths(answer_codes: IntArray) -> IntArray:
@@ -103,7 +90,7 @@ def run_lengths(answer_codes: IntArray) -> IntArray:
 
 
 def standing_tokens(positions: IntArray, answer_codes: IntArray) -> IntArray:
-    """Thinking tokens for which the present answer has stood.
+    """Thinking tokens since the present answer first appeared in its run.
 
     Parameters
     ----------
@@ -114,8 +101,8 @@ def standing_tokens(positions: IntArray, answer_codes: IntArray) -> IntArray:
     Returns
     -------
     ndarray of int, shape (n_questions, n_checkpoints)
-        The position minus the one at which the answer's run began; 0 for a run of one, and for an
-        empty answer.
+        The position minus the one at which the run began; 0 for a run of one and for an empty
+        answer.
     """
     runs = run_lengths(answer_codes)
     began = np.arange(answer_codes.shape[1]) - runs + 1
@@ -125,7 +112,7 @@ def standing_tokens(positions: IntArray, answer_codes: IntArray) -> IntArray:
 
 
 def _votes(answer_codes: IntArray) -> IntArray:
-    """How many answers so far equal this one, itself included."""
+    """Count the answers so far that equal this one, itself included."""
     votes = np.empty(answer_codes.shape, dtype=np.int64)
     for j in range(answer_codes.shape[1]):
         votes[:, j] = (answer_codes[:, : j + 1] == answer_codes[:, j : j + 1]).sum(axis=1)
@@ -133,13 +120,13 @@ def _votes(answer_codes: IntArray) -> IntArray:
 
 
 def _mapped(function: Callable[[float], float], whole: IntArray) -> FloatArray:
-    """A function of Python floats, of each of many integers >= 0 that are often equal.
+    """Apply a function of Python floats to integers >= 0, once per distinct value.
 
-    numpy's own vectorised logarithms may differ from the C library's in the last bit; the stepper
-    uses the latter.
+    numpy's vectorised logarithms may differ in the last bit from the C library's, which the stepper
+    uses.
     """
     most = int(whole.max(initial=0))
-    if most < whole.size:  # a table up to the largest is small, and quicker than sorting
+    if most < whole.size:  # a lookup table is small, and faster than sorting
         occurs = np.zeros(most + 1, dtype=bool)
         occurs[whole] = True
         distinct, places = np.flatnonzero(occurs), whole
@@ -155,7 +142,7 @@ def log_odds_of(logprob: FloatArray) -> FloatArray:
     """Log-odds of the confidence exp(logprob), clipped; NaN where it is unknown."""
     unsure = np.minimum(logprob, SUREST_LOGPROB).ravel()
     rest = np.empty(unsure.size)
-    # In pieces: lists of Python floats take four times the room.
+    # In pieces: lists of Python floats take four times the memory.
     for start in range(0, unsure.size, _PIECE):
         piece = unsure[start : start + _PIECE].tolist()
         rest[start : start + _PIECE] = [math.log(-math.expm1(value)) for value in piece]
@@ -166,21 +153,15 @@ def log_odds_of(logprob: FloatArray) -> FloatArray:
 _PIECE = 1 << 16
 
 
-def feature_array(
-    table: ProbeTable, schedule: Sequence[int] | None = None, names: Sequence[str] = FEATURES
-) -> NDArray[np.float64]:
-    """Features of every question at every checkpoint of a schedule.
-
-    `schedule` names the columns of the table that the policy uses, increasing, all by default;
-    features come in the order of `names`, with shape (n_questions, n_scheduled, n_features).
+def feature_array(table: ProbeTable, names: Sequence[str] = FEATURES) -> NDArray[np.float64]:
+    """Features of every question at every checkpoint, (n_questions, n_checkpoints, n_features).
 
     Raises
     ------
     ProbeError
-        An unknown feature, one of `OPEN_FEATURES` where the cue was not open, an empty schedule, or
-        ``budget_fraction`` or ``checkpoint_index`` where
-        questions were probed at positions of their own: nobody knows online how far the last probe
-        of a question will be.
+        An unknown feature, a table without checkpoints, one of `OPEN_FEATURES` where the cue was
+        not open, or one of `GRID_FEATURES` where questions were probed at positions of their own:
+        online, nobody knows where the last probe of a question will be.
 
     References
     ----------
@@ -188,13 +169,11 @@ def feature_array(
     definitions".  The published scripts divide the budget by 1000 instead of by the last one;
     after standardisation that is the same feature.
     """
-    columns = np.arange(table.n_checkpoints) if schedule is None else np.asarray(schedule)
-    if columns.size == 0:
-        raise ProbeError("a schedule needs at least one checkpoint, got none")
-    n_scheduled = columns.size
-    codes = table.answer_codes[:, columns]  # (n_questions, n_scheduled)
-    shape = codes.shape
-    out = np.empty((*shape, len(names)))
+    codes = table.answer_codes  # (n_questions, n_checkpoints)
+    n_checkpoints = table.n_checkpoints
+    if n_checkpoints == 0:
+        raise ProbeError("features need at least one checkpoint, got none")
+    out = np.empty((*codes.shape, len(names)))
     for k, name in enumerate(names):
         column = out[..., k]
         if name in GRID_FEATURES and not table.is_grid:
@@ -203,60 +182,60 @@ def feature_array(
                 "at positions of their own"
             )
         if name == "budget_fraction":
-            budgets = table.budgets[columns].astype(np.float64)
+            budgets = table.budgets.astype(np.float64)
             # A lone checkpoint at budget 0 is its own whole grid.
             column[:] = budgets / budgets[-1] if budgets[-1] > 0 else 0.0
         elif name == "checkpoint_index":
-            column[:] = np.arange(n_scheduled) / max(n_scheduled - 1, 1)
+            column[:] = np.arange(n_checkpoints) / max(n_checkpoints - 1, 1)
         elif name == "answer_logprob":
-            column[:] = table.mean_logprob[:, columns]
+            column[:] = table.mean_logprob
         elif name == "answer_entropy":
-            column[:] = table.mean_entropy[:, columns]
+            column[:] = table.mean_entropy
         elif name == "previous_match":
             column[:, 0] = 0.0
             column[:, 1:] = codes[:, 1:] == codes[:, :-1]
         elif name == "run_length":
             column[:] = run_lengths(codes)
         elif name == "vote_share":
-            column[:] = _votes(codes) / np.arange(1, n_scheduled + 1)
+            column[:] = _votes(codes) / np.arange(1, n_checkpoints + 1)
         elif name == "marker_density":
-            prefix = table.think_tokens[:, columns].astype(np.float64)
-            column[:] = np.where(prefix > 0, table.markers[:, columns] / np.maximum(prefix, 1), 0.0)
+            prefix = table.think_tokens.astype(np.float64)
+            column[:] = np.where(prefix > 0, table.markers / np.maximum(prefix, 1), 0.0)
         elif name in POSITION_FEATURES:
-            column[:] = _position_feature(name, table, columns)
+            column[:] = _position_feature(name, table)
         elif name in OPEN_FEATURES:
             if table.closed_by_itself is None:
                 raise ProbeError(
                     f"feature {name!r} takes probes with an open cue, these were not: probe with "
                     "--cue open"
                 )
-            column[:] = table.closed_by_itself[:, columns]
+            column[:] = table.closed_by_itself
         elif name == "ended":
-            column[:] = table.ended[:, columns]
+            column[:] = table.ended
         elif name == "think_tokens":
-            column[:] = table.think_tokens[:, columns]
+            column[:] = table.think_tokens
         else:
             known = FEATURES + POSITION_FEATURES + OPEN_FEATURES + AUDIT_FEATURES
             raise ProbeError(f"feature must be one of {known}, got {name!r}")
     return out
 
 
-def _position_feature(name: str, table: ProbeTable, columns: NDArray[np.int64]) -> NDArray[Any]:
-    """One of `POSITION_FEATURES`; of a grid's positions one row, which stands for all."""
+def _position_feature(name: str, table: ProbeTable) -> NDArray[Any]:
+    """One of `POSITION_FEATURES`; for positions on a grid one row, the same for all questions."""
     if name == "answer_log_odds":
-        return log_odds_of(table.mean_logprob[:, columns])
-    positions = table.positions_at(columns)
+        return log_odds_of(table.mean_logprob)
+    positions = table.positions_at(range(table.n_checkpoints))
     if name == "position":
         return positions
     if name == "log_position":
         return _mapped(math.log, np.maximum(positions, 1))
     if name == "tokens_since_probe":
         return np.diff(positions, axis=1, prepend=0)
-    codes = table.answer_codes[:, columns]
+    codes = table.answer_codes
     count = run_lengths(codes) if name == "log_run" else _votes(codes)
     count[codes == EMPTY_ANSWER] = 0
     if name == "vote_fraction":
-        return count / np.arange(1, columns.size + 1)
+        return count / np.arange(1, table.n_checkpoints + 1)
     return _mapped(math.log1p, count)
 
 

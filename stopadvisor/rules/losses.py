@@ -1,7 +1,6 @@
-"""Losses: what a question counts against a rule that stops it, and what a limit on it promises.
+"""Losses: what a stopped question counts, and the claim that a limit on the loss makes.
 
-Three objects with one interface.  Everything downstream (sequences, tests, looks, certificate,
-verification, report) takes one of them and never asks which.  Knows no statistics.
+There are three, with one interface; everything downstream takes any of them.
 """
 
 from __future__ import annotations
@@ -16,17 +15,7 @@ from stopadvisor.ground.arrays import BoolArray, IntArray
 from stopadvisor.ground.errors import CalibrationError, ProbeError
 from stopadvisor.probes.outcomes import GradedTable
 
-__all__ = [
-    "DIFFERS",
-    "DROP",
-    "LOSSES",
-    "LOST",
-    "Guarantee",
-    "Loss",
-    "LossName",
-    "loss_named",
-    "lost_correct",
-]
+__all__ = ["DIFFERS", "DROP", "LOSSES", "LOST", "Guarantee", "Loss", "LossName", "lost_correct"]
 
 LossName = Literal["lost", "differs", "drop"]
 
@@ -37,21 +26,14 @@ class Loss:
 
     name: LossName
     needs_gold: bool
-    """Whether the counts come from grades; without gold nobody can say them."""
+    """Whether gold answers are needed to count it."""
     reads_answers: bool
-    """Whether the normal forms of replies decide, along with or instead of their grades."""
-    values: tuple[int, ...]
-    """What one question can count."""
+    """Whether it compares answers, not just grades."""
+    is_binary: bool
+    """Whether a question counts 0 or 1, for the exact binomial test; else -1, 0 or 1."""
     words: str
     """The claim, with ``{alpha:g}`` for the limit in percent."""
-    denominator: str
-    """Of what the limit is a share."""
     _at_stops: Callable[[GradedTable], IntArray] = field(repr=False)
-
-    @property
-    def is_binary(self) -> bool:
-        """Whether a question counts 0 or 1, so that the exact binomial test applies."""
-        return self.values == (0, 1)
 
     def of(self, view: GradedTable) -> IntArray:
         """Count each question, by place of stopping.
@@ -79,11 +61,11 @@ class Loss:
 
 
 def lost_correct(correct: BoolArray, full_correct: BoolArray) -> BoolArray:
-    """Full thinking right, stopped answer wrong.
+    """Whether full thinking is right and the stopped answer wrong.
 
-    `correct`, (n_questions, n_checkpoints), is that of the answer given when stopped at each
-    checkpoint, `full_correct` has shape (n_questions,).  Returns shape (n_questions, n_checkpoints
-    + 1): the last column is never stopping, the reference's own answer, loss 0.
+    `correct`, (n_questions, n_checkpoints), grades the answer given when stopped at each
+    checkpoint; `full_correct` has shape (n_questions,).  Returns shape (n_questions, n_checkpoints
+    + 1); the last column, never stopping, is False.
 
     References
     ----------
@@ -99,11 +81,10 @@ def _lost(view: GradedTable) -> IntArray:
 
 
 def _differs(view: GradedTable) -> IntArray:
-    """The reply is not this trace's own natural answer (archives: the last checkpoint's).
+    """Whether the reply differs from this trace's natural answer (archives: the last checkpoint's).
 
-    Equal normal forms that were graded differently count too: then nothing is lost that does not
-    differ, question by question.  So does every stop of a trace that was cut off, because nobody
-    knows what it would have said.
+    Equal normal forms that were graded differently count too, so that every lost question differs.
+    So does every stop of a trace that was cut off, because its full answer is not known.
     """
     try:
         reply, full = view.stop_codes, view.full_codes[:, None]
@@ -115,11 +96,9 @@ def _differs(view: GradedTable) -> IntArray:
 
 
 def _drop(view: GradedTable) -> IntArray:
-    """Lost 1, gained -1; on a trace that was cut off a gain counts 0, or a small cap would buy it.
+    """Count 1 for lost and -1 for gained; the mean is the fall of accuracy.
 
-    References
-    ----------
-    The mean is the fall of accuracy, full thinking minus stopped.
+    On a trace that was cut off a gain counts 0: otherwise a small cap would produce gains.
     """
     full = view.full_correct[:, None]
     gained = ~full & view.stop_correct & ~view.truncated[:, None]
@@ -128,64 +107,55 @@ def _drop(view: GradedTable) -> IntArray:
 
 LOST = Loss(
     "lost",
-    True,
-    False,
-    (0, 1),
-    "stopping early turns at most {alpha:g} % of all questions from right to wrong",
-    "all questions",
-    _lost,
+    needs_gold=True,
+    reads_answers=False,
+    is_binary=True,
+    words="stopping early turns at most {alpha:g} % of all questions from right to wrong",
+    _at_stops=_lost,
 )
 DIFFERS = Loss(
     "differs",
-    False,
-    True,
-    (0, 1),
-    "at most {alpha:g} % of replies differ from what full thinking would have said",
-    "all replies",
-    _differs,
+    needs_gold=False,
+    reads_answers=True,
+    is_binary=True,
+    words="at most {alpha:g} % of replies differ from what full thinking would have said",
+    _at_stops=_differs,
 )
 DROP = Loss(
     "drop",
-    True,
-    False,
-    (-1, 0, 1),
-    "accuracy falls by at most {alpha:g} points",
-    "all questions",
-    _drop,
+    needs_gold=True,
+    reads_answers=False,
+    is_binary=False,
+    words="accuracy falls by at most {alpha:g} points",
+    _at_stops=_drop,
 )
 LOSSES: dict[str, Loss] = {loss.name: loss for loss in (LOST, DIFFERS, DROP)}
 """By name, the default first."""
 
 
-def loss_named(name: str) -> Loss:
-    """The loss of a name; raises CalibrationError for another."""
-    if name not in LOSSES:
-        raise CalibrationError(f"loss must be one of {tuple(LOSSES)}, got {name!r}")
-    return LOSSES[name]
-
-
 @dataclass(frozen=True)
 class Guarantee:
-    """A limit on one loss, of all questions or of those of one category."""
+    """A limit on one loss, for all questions or for one category."""
 
     loss: LossName
-    """What is limited: `lost`, `differs` or `drop`."""
+    """The limited loss: `lost`, `differs` or `drop`."""
     alpha: float
-    """To which share."""
+    """The limit."""
     category: str | None = field(default=None, metadata={"present_with": "alpha"})
-    """Of whose questions alone; null for all."""
+    """The category that it is about; null for all questions."""
 
     def __post_init__(self) -> None:
-        loss_named(self.loss)
+        if self.loss not in LOSSES:
+            raise CalibrationError(f"loss must be one of {tuple(LOSSES)}, got {self.loss!r}")
         if not 0 < self.alpha < 1:
             raise CalibrationError(f"alpha must be in (0, 1), got {self.alpha!r}")
 
     @property
     def counted(self) -> Loss:
-        """The loss that it limits."""
+        """The limited loss."""
         return LOSSES[self.loss]
 
     def __str__(self) -> str:
-        """As it is asked for."""
+        """Write it as the command line takes it."""
         among = "" if self.category is None else f"category={self.category}:"
         return f"{among}{self.loss}={self.alpha:g}"

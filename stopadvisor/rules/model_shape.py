@@ -1,7 +1,7 @@
-"""What a step of an engine reads and multiplies of a model, counted from its ``config.json``.
+"""Bytes and operations of a model per engine step, counted from its ``config.json``.
 
-Families whose layers are known are counted; what a config does not tell is refused in one line.
-Norms, biases and routers' biases are left out: together less than a thousandth of the weights.
+Unknown model families and incomplete configs are refused.  Norms and biases are left out: together
+less than a thousandth of the weights.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DENSE = "llama mistral qwen2 qwen3 phi3 smollm3 olmo2 granite gemma gemma2 gemm
 _MIXED = "mixtral qwen2_moe qwen3_moe glm4_moe gpt_oss deepseek_v2 deepseek_v3 kimi_k2 qwen3_next"
 _KNOWN = frozenset(f"{_DENSE} {_MIXED}".split())
 _OPEN_LAYERS = ("lm_head", "embed", "gate", "router", "norm", "visual", "vision")
-"""Parts of names of modules that stay in 16 bits without changing the count much."""
+"""Parts of names of modules that may stay in 16 bits without changing the count much."""
 
 
 def _preset(layers: int, hidden: int, heads: int, width: int, vocabulary: int) -> dict[str, Any]:
@@ -35,36 +35,36 @@ PRESETS = {
     "32b": _preset(64, 5120, 64, 25600, 151936),  # Qwen3-32B
     "70b": _preset(80, 8192, 64, 28672, 128256),  # Llama-3-70B
 }
-"""Configs of dense models with grouped queries, for where no model is known."""
+"""Configs of dense models with grouped queries, used where no model is known."""
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Sizes of one model, whatever it runs on."""
+    """Sizes of one model, independent of hardware."""
 
     layers: int
     active: float
-    """Parameters that multiply one token; an input table is looked up and not among them."""
+    """Parameters that multiply one token, without the input embedding, which is a lookup."""
     shared_bytes: float
     """Weights that every step reads."""
     expert_bytes: float
     """Weights of all routed experts."""
     routed: float
-    """Share of them that one token takes; 0 where there are none."""
+    """Share of the experts that one token uses; 0 where there are none."""
     table_bytes: float
-    """An input table that no step reads."""
+    """An untied input embedding, which no step reads as a whole."""
     heads: int
-    """Heads of keys and values; 1 where they share a compressed one."""
+    """Heads of keys and values; 1 where all share a compressed one."""
     cached: float
-    """Bytes that a token leaves in layers without a window."""
+    """KV bytes of a token in layers without a window."""
     windows: tuple[tuple[int, float], ...]
-    """By window, in tokens: bytes that a token leaves in its layers."""
+    """KV bytes of a token in layers with a window, by window size in tokens."""
     state: float
-    """Bytes of recurrent state of a request."""
+    """Bytes of recurrent state per request."""
     attended: float
-    """Operations for one token and one token of context, in layers without a window."""
+    """Operations per token and token of context, in layers without a window."""
     eight_bit: bool
-    """Whether weights and what they multiply are both of 8 bits."""
+    """Whether weights and activations both have 8 bits."""
 
     @property
     def held_bytes(self) -> float:
@@ -72,22 +72,22 @@ class ModelShape:
         return self.shared_bytes + self.expert_bytes + self.table_bytes
 
     def read_bytes(self, in_flight: int) -> float:
-        """Weights that a step of N requests reads, experts by chance."""
+        """Weights that a step of N requests reads, with the expected number of experts."""
         touched = 1 - (1 - self.routed) ** in_flight
         return self.shared_bytes + self.expert_bytes * touched
 
     def windowed(self, context: float) -> float:
-        """Bytes that a request holds beyond `cached`, at a context of N tokens."""
+        """Bytes that a request holds in windowed and recurrent layers, at a context of N tokens."""
         return self.state + sum(min(context, size) * each for size, each in self.windows)
 
 
 def model_shape(config: Mapping[str, Any]) -> ModelShape:
-    """Count a model from its config, as transformers writes it.
+    """Count the sizes of a model from its config, as transformers writes it.
 
     Raises
     ------
     CalibrationError
-        The config does not tell what is needed, or its family is not known.
+        The config is incomplete, or its model family is unknown.
     """
     try:
         text = config.get("text_config") or config
@@ -115,7 +115,7 @@ class _Reader:
         )
 
     def _whole(self, *names: str) -> int:
-        """The first of these fields that is there."""
+        """Value of the first of these fields that is present."""
         for name in names:
             value = self.config.get(name)
             if isinstance(value, int) and not isinstance(value, bool) and value > 0:
@@ -157,14 +157,14 @@ class _Reader:
         )
 
     def _bytes(self) -> tuple[float, float, float, bool]:
-        """Bytes of a weight, of an expert's, of a value in the cache; whether 8 bits multiply."""
+        """Bytes of a weight, of an expert's, of a cached value; whether activations have 8 bits."""
         stored = self.quantization
         if not stored:
             return 2.0, 2.0, 2.0, False
         method, cache, eight_bit = stored.get("quant_method"), 2.0, False
         bits: Any = None
         left = stored.get("modules_to_not_convert") or stored.get("ignore") or ()
-        if method == "mxfp4":  # experts alone: 4 bits, and a scale of 8 for each 32 of them
+        if method == "mxfp4":  # experts only: 4 bits, and an 8-bit scale for each 32 weights
             return 2.0, 4.25 / 8, cache, eight_bit
         if odd := [name for name in left if not any(part in name for part in _OPEN_LAYERS)]:
             self._refuse(f"only some layers are quantised, among those that are not {odd[0]!r}")
@@ -184,7 +184,7 @@ class _Reader:
         return bits / 8, bits / 8, cache, eight_bit
 
     def _kinds(self) -> dict[int, int]:
-        """Layers by window in tokens; 0 without one, -1 recurrent."""
+        """Number of layers by window in tokens; 0 for no window, -1 for recurrent layers."""
         config, n = self.config, self.layers
         kinds, window = config.get("layer_types"), config.get("sliding_window")
         if kinds is None and self.kind == "qwen3_next":
@@ -205,7 +205,7 @@ class _Reader:
         return {size: found.count(size) for size in set(found)}
 
     def _attention(self) -> tuple[float, float, int, float]:
-        """Parameters of a layer, values that a token leaves, heads of these, and operations."""
+        """Parameters of a layer, cached values per token, their heads, and operations."""
         hidden, heads = self.hidden, self._whole("num_attention_heads")
         if self.config.get("kv_lora_rank") is not None:  # compressed keys and values (MLA)
             rank, rope = self._whole("kv_lora_rank"), self._whole("qk_rope_head_dim")
@@ -236,7 +236,7 @@ class _Reader:
         return mixed + kernel * (2 * keys + values), 2.0 * state
 
     def _experts(self) -> tuple[int, int, int, float, float]:
-        """Sparse layers, experts of one, those of a token, weights of an expert and of all else."""
+        """Sparse layers, experts per layer and per token, weights of an expert and of the rest."""
         names = ("num_local_experts", "num_experts", "n_routed_experts")
         if not any(self.config.get(name) for name in names):
             if self.kind in _MIXED.split():

@@ -1,7 +1,4 @@
-"""What one exact rule did on some questions: losses, accuracy, savings.
-
-The rule is given; nothing is chosen here.
-"""
+"""Losses, accuracy and savings of one rule on some questions."""
 
 from __future__ import annotations
 
@@ -28,30 +25,28 @@ _SIGNIFICANT = 0.05
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one rule did on some questions."""
+    """Losses, accuracy and savings of one rule."""
 
     n: int
     losses: int
-    """Sum of what the questions count; of `drop` the fall in right answers, below 0 where there
-    are more."""
+    """Sum of what the questions count; for `drop` lost minus gained."""
     correct: int
     full_correct: int
     think_saving_pct: float
     total_saving_pct: float
     saving_interval: Interval | None = None
-    """95 %; None where it was not asked for, or no question was stopped: how much stopping saves
-    can then not be told from these."""
+    """95 % interval of the net saving; None where none was asked for or no question was stopped."""
     answer_saving_pct: float | None = None
     """Saving in tokens of the visible answer; None where a stop gives the forced one."""
     uncut_saving_pct: float | None = None
-    """Net saving on traces that were not cut off: a trace cut off cannot be lost, and much of what
-    a small budget saves comes from there.  None where every trace was cut off."""
+    """Net saving on traces that were not cut off; None where all were.  A trace that was cut off
+    cannot be lost, so that much of what a small budget saves comes from such traces."""
     gained: int | None = None
-    """Of `drop`: questions that stopping made right.  None of losses that are 0 or 1."""
+    """For `drop`: questions that stopping made right.  None for losses of 0 or 1."""
 
     @property
     def risk(self) -> float:
-        """What a question counts on average; for a loss of 0 or 1 the share of them."""
+        """Mean of what the questions count; for a loss of 0 or 1 the share lost."""
         return self.losses / self.n
 
     @property
@@ -73,7 +68,6 @@ class Outcome:
 
 
 def measure(
-    scorer: Scorer,
     view: GradedTable,
     stops: IntArray,
     costs: FloatArray,
@@ -87,9 +81,9 @@ def measure(
     Parameters
     ----------
     view : GradedTable
-        The questions at the scorer's own probes.
+        The questions at the rule's own probes.
     stops : ndarray of int, shape (n_questions,)
-        Probe at which each question stops; their number means never.
+        Probe at which each question stops; n_probes for never.
     costs : ndarray of float, shape (n_questions, n_probes + 1)
     full_cost : ndarray of float, shape (n_questions,)
     rng : numpy.random.Generator, optional
@@ -113,7 +107,7 @@ def measure(
     if rng is not None and (stops < view.n_checkpoints).any():
         spread = _saving_interval(view, stopped, full_cost, rng)
     uncut = ~view.truncated
-    counted = at(scorer.losses(view, loss))
+    counted = at(loss.of(view))
     return Outcome(
         view.n_questions,
         int(counted.sum()),
@@ -131,13 +125,13 @@ def measure(
 def _saving_interval(
     table: GradedTable, stopped: FloatArray, full_cost: FloatArray, rng: np.random.Generator
 ) -> Interval | None:
-    """Percent saved; what is resampled are groups, or where there are many evenly mixed blocks."""
+    """Interval of the percent saved; resamples groups, or blocks of them where there are many."""
     blocks = group_numbers(table) % _MOST_BLOCKS
     sums = [np.bincount(blocks, v).astype(np.float64) for v in (stopped, full_cost)]
     found = ratio_interval(sums[0], sums[1], n_resamples=_RESAMPLES, rng=rng)
     if found is None:
         return None
-    # Costs are positive, so that nothing saves more than all.
+    # Costs are positive, so no saving exceeds 100 %.
     low, high = 100 * (1 - found.high), min(100 * (1 - found.low), 100.0)
     return Interval(100 * (1 - found.median), (low, high))
 
@@ -154,7 +148,6 @@ def measure_rule(
     """Measure a rule at one threshold (linear scale); see `measure` and `costs.stopped_counts`."""
     view = scorer.view(table)
     return measure(
-        scorer,
         view,
         scorer.stops(view, threshold),
         scorer.costs(view, costing),
@@ -166,38 +159,33 @@ def measure_rule(
 
 @dataclass(frozen=True)
 class BlindStopping:
-    """A rule and one that stops as many questions at the same places, but at random."""
+    """A rule compared with the same stops dealt out at random."""
 
     losses: int
-    """Of the rule."""
+    """Losses of the rule."""
     blind_losses: float
-    """Expected when the places of stopping are dealt out at random among the questions."""
+    """Expected losses when the same stops are dealt out at random among the questions."""
     p_value: float
-    """One-sided: share of the deals that lose no more than the rule."""
+    """One-sided: share of the random deals that lose no more than the rule."""
 
     @property
     def informed(self) -> bool:
-        """Whether the rule loses fewer than chance explains, so that it knows where to stop."""
+        """Whether the rule loses fewer questions than chance explains."""
         return self.p_value <= _SIGNIFICANT
 
 
 def blind_stopping(
-    scorer: Scorer,
-    view: GradedTable,
-    stops: IntArray,
-    *,
-    loss: Loss = LOST,
-    rng: np.random.Generator,
+    view: GradedTable, stops: IntArray, *, loss: Loss = LOST, rng: np.random.Generator
 ) -> BlindStopping:
-    """Compare a rule with giving up blindly, by a permutation test.
+    """Compare a rule with random stopping, by a permutation test.
 
-    A rule that stops at random keeps a risk limit too, as long as full thinking is mostly wrong:
-    what was never solved cannot be lost.
+    Where full thinking is mostly wrong, random stopping keeps a risk limit too: a question that was
+    never solved cannot be lost.
 
-    `view` holds questions on which the scores are out of fold, at the scorer's own probes; `stops`,
-    (n_questions,), the probe at which each stops, where their number means never.
+    `view` holds questions at the rule's own probes, scored out of fold; `stops`, (n_questions,), is
+    the probe at which each one stops, n_probes for never.
     """
-    lost = scorer.losses(view, loss)  # (n_questions, n_probes + 1)
+    lost = loss.of(view)  # (n_questions, n_probes + 1)
     rows = np.arange(view.n_questions)
     found = int(lost[rows, stops].sum())
     shuffled = [int(lost[rows, rng.permutation(stops)].sum()) for _ in range(_SHUFFLES)]

@@ -1,9 +1,9 @@
-"""What tokens cost inside an engine, computed from the model and the accelerator.
+"""Token prices inside an engine, computed from the model and the accelerator.
 
-A step decodes one token for each request in flight.  It reads the weights once and the cache of
-each request, or it multiplies, whichever takes longer; constants add what engines were also
-seen to need.  `tests/benchmarks/roofline.py` holds these constants against published measurements:
-most lie within a factor of 1.5.
+A step decodes one token for each request in flight.  It takes as long as reading the weights and
+the KV cache, or as multiplying, whichever is longer, plus constant overheads.
+`tests/benchmarks/roofline.py` compares the result with published measurements: most lie within a
+factor of 1.5.
 """
 
 from __future__ import annotations
@@ -17,32 +17,26 @@ from stopadvisor.rules.costs import PAPER_WEIGHTS, SECONDS, Weights
 from stopadvisor.rules.model_shape import ModelShape
 
 __all__ = [
-    "ACCELERATORS",
-    "DEFAULT_GPU",
-    "DEFAULT_IN_FLIGHT",
-    "PriceSource",
-    "Prices",
-    "Roofline",
-    "accelerator",
-    "recognised",
-]
+    "ACCELERATORS", "DEFAULT_GPU", "DEFAULT_IN_FLIGHT", "PriceSource", "Prices", "Roofline",
+    "accelerator", "recognised",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Accelerator:
-    """What a data sheet says of one device."""
+    """Data sheet of one device."""
 
     name: str
     bandwidth: float
-    """Bytes that its memory delivers in a second."""
+    """Memory bandwidth in bytes per second."""
     compute: float
-    """Dense bfloat16 operations in a second, multiplications and additions counted apart."""
+    """Dense bfloat16 operations per second; a multiply-add counts as two."""
     compute_8bit: float
     """The same in 8 bits: fp8, or int8 where there is no fp8."""
     memory: float
     """Bytes."""
     source: str
-    """Where the figures are from; those that a data sheet gives "with sparsity" are halved."""
+    """Source of the figures; those that a data sheet gives "with sparsity" are halved."""
 
 
 _FIGURES = """
@@ -77,17 +71,11 @@ def _read(line: str) -> Accelerator:
 ACCELERATORS = {each.name: each for each in map(_read, _FIGURES.strip().splitlines())}
 
 DEFAULT_GPU = "h100"
-"""Where nobody names one and this machine has none."""
+"""Used where nobody names a GPU and this machine has none."""
 
 
 def accelerator(name: str) -> Accelerator:
-    """Look an accelerator up by name, upper or lower case.
-
-    Raises
-    ------
-    CalibrationError
-        It is not in the table.
-    """
+    """Look up an accelerator by name, in any case; CalibrationError for an unknown one."""
     if name.lower() not in ACCELERATORS:
         raise CalibrationError(
             f"gpu must be one of {', '.join(ACCELERATORS)}, got {name!r}; measure others with "
@@ -97,7 +85,7 @@ def accelerator(name: str) -> Accelerator:
 
 
 def recognised(words: str) -> str | None:
-    """Name of the accelerator that a driver calls by these words; None where it is not known."""
+    """Name of the accelerator that a driver describes in these words; None where unknown."""
     parts = set(re.findall(r"[a-z0-9]+", words.lower()))
     parts |= {part.removesuffix("gb") for part in parts}  # "A100-SXM4-80GB"
     for name in sorted(ACCELERATORS, key=len, reverse=True):
@@ -107,43 +95,43 @@ def recognised(words: str) -> str | None:
 
 
 DEFAULT_IN_FLIGHT = 32
-"""Requests in flight where nobody says."""
+"""Default number of requests in flight."""
 _BANDWIDTH, _COMPUTE = 0.75, 0.45
-"""Shares of what the data sheet says that engines reach."""
+"""Shares of the data sheet's bandwidth and compute that engines reach."""
 _STEP, _STEP_OF_REQUEST, _ALL_REDUCE, _REQUEST = 1.5e-3, 20e-6, 45e-6, 1e-3
-"""Seconds: of a step, of a step for each request, of one exchange between devices (two a layer), of
-taking in a request."""
+"""Seconds per step, per request in a step, per all-reduce (two a layer), and per request."""
 _FOR_ENGINE = 0.9
-"""Share of the memory that engines take (vLLM's default)."""
+"""Share of the memory that engines use (vLLM's default)."""
 
 PriceSource = Literal["measured", "roofline", "bill", "paper"]
 
 
 @dataclass(frozen=True)
 class Prices:
-    """What tokens cost, and where that is known from.
+    """Token prices and their source.
 
-    Seconds where measured or computed, money per million tokens of a bill, the paper's weights.
+    In seconds where measured or computed, in money per million tokens for a bill; else the paper's
+    weights.
     """
 
     source: PriceSource
-    """Where the prices are from."""
+    """Source of the prices."""
     gpu: str | None
-    """Accelerators for which they were computed; None where they were not."""
+    """Accelerators for which they were computed; None where they were not computed."""
     in_flight: int | None
-    """Requests that decode together; None where that is not known."""
+    """Requests that decode together; None where unknown."""
     prefilled: float
-    """Of a token that is read for the first time."""
+    """A prompt token that is not cached."""
     cached: float
-    """Of a token read back from the cache."""
+    """A prompt token read from the cache."""
     decoded: float
-    """Of a token decoded at the mean context of the recorded questions."""
+    """A token decoded at the mean context of the recorded questions."""
     request: float
-    """Of a request, whatever it reads and decodes."""
+    """A request, whatever it reads and decodes."""
 
     @classmethod
     def of(cls, weights: Weights) -> Prices:
-        """Weights as people read them."""
+        """Prices as shown to people."""
         computed: PriceSource = "measured" if weights.gpu is None else "roofline"
         return cls(
             {PAPER_WEIGHTS.unit: "paper", SECONDS: computed}.get(weights.unit, "bill"),
@@ -158,7 +146,7 @@ class Prices:
 
 @dataclass(frozen=True)
 class Roofline:
-    """A model on accelerators of one kind, split by tensor parallelism."""
+    """A model on accelerators of one kind, with tensor parallelism."""
 
     model: ModelShape
     gpu: Accelerator
@@ -172,12 +160,12 @@ class Roofline:
 
     @property
     def _copies(self) -> float:
-        """How often a cached value is kept: heads are copied where devices outnumber them."""
+        """Copies of a cached value: heads are copied where there are more devices than heads."""
         return max(1.0, self.tensor_parallel / self.model.heads)
 
     @property
     def _byte(self) -> float:
-        """Seconds of reading a byte that all devices share."""
+        """Seconds to read a byte, spread over all devices."""
         return 1 / (_BANDWIDTH * self.gpu.bandwidth * self.tensor_parallel)
 
     @property
@@ -187,16 +175,16 @@ class Roofline:
 
     @property
     def cached(self) -> float:
-        """Seconds of reading one cached token."""
+        """Seconds to read one cached token."""
         return self.model.cached * self._copies * self._byte
 
     def most_in_flight(self, context: float) -> int:
-        """Requests of this context whose cache fits with the weights.
+        """Requests of this context that fit in memory with the weights.
 
         Raises
         ------
         CalibrationError
-            Not even one.
+            Not even one fits.
         """
         memory = _FOR_ENGINE * self.gpu.memory * self.tensor_parallel
         each = (self.model.cached * context + self.model.windowed(context)) * self._copies
@@ -224,10 +212,10 @@ class Roofline:
         return 2 * self.model.active * in_flight * self._operation
 
     def weights(self, context: float, in_flight: int = DEFAULT_IN_FLIGHT) -> Weights:
-        """Prices at a mean context, with as many requests in flight as fit, at most `in_flight`.
+        """Prices at a mean context, with `in_flight` requests or as many as fit.
 
         A prefilled token attends to half of that context on average.  Its price is an upper limit:
-        where steps wait for memory, some of its multiplications come free.
+        where steps are memory-bound, some of its operations are free.
         """
         if in_flight < 1 or context <= 0:
             raise CalibrationError(

@@ -1,8 +1,7 @@
-"""Where a rule probes: at the same positions in every trace, or before each one's own markers.
+"""Where a rule probes: at the same positions in every trace, or before its own markers.
 
-A schedule turns the table of all probes into a *view*: the same questions at the probes that the
-schedule makes, and at no others.  Scores, losses and costs of a rule are computed on its view.
-Knows no scores, no thresholds and no outcomes.
+A schedule selects a *view* of the table of all probes: the same questions with only the probes that
+the schedule makes.  Scores, losses and costs of a rule are computed on its view.
 """
 
 from __future__ import annotations
@@ -21,16 +20,9 @@ from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger, Trigger
 from stopadvisor.rules.climb import Climb
 
 __all__ = [
-    "GridSchedule",
-    "MarkerSchedule",
-    "Schedule",
-    "at_budget",
-    "commonly_probed",
-    "grid_positions",
-    "grid_view",
-    "probed_markers",
-    "schedule_of",
-]
+    "GridSchedule", "MarkerSchedule", "Schedule", "at_budget", "commonly_probed",
+    "grid_positions", "grid_view", "probed_markers", "schedule_of",
+]  # fmt: skip
 
 Table = TypeVar("Table", bound=ProbeTable)
 
@@ -42,7 +34,7 @@ class GridSchedule:
     positions: tuple[int, ...]
     """Thinking tokens, strictly increasing."""
     stop_at: int | None = None
-    """Whoever still thinks there is stopped, whatever the score; the last position, or None."""
+    """Every trace still thinking there is stopped, whatever its score; the last position or None."""
 
     def view(self, table: Table) -> Table:
         """The table at these positions.
@@ -50,7 +42,7 @@ class GridSchedule:
         Raises
         ------
         ProbeError
-            A question thinks on at one of them and was not probed there.
+            A question was not probed at one of them, though its thinking goes on there.
         """
         if table.is_grid and table.n_questions:
             budgets = table.budgets.tolist()
@@ -72,10 +64,10 @@ class GridSchedule:
         return GridSchedule((*self.positions, last), self.stop_at)
 
     def trigger(self) -> ListedTrigger:
-        """Where a request is probed by it."""
+        """The trigger that probes a request at the same positions."""
         steps = {after - before for before, after in pairwise(self._before)}
         every = steps.pop() if len(steps) == 1 else 0
-        # A stride goes on up to the last resort.
+        # A stride may have no gap before `stop_at`.
         is_stride = every > 0 and self.positions[-1] - self._before[-1] <= every
         is_stride = is_stride and self.positions[0] > 0
         return ListedTrigger(self.positions, self.stop_at, every if is_stride else None)
@@ -107,14 +99,13 @@ class MarkerSchedule:
     """Just before each trace's own markers, such as "Wait"."""
 
     min_gap: int
-    """A marker that comes fewer tokens after the last probe, or after the beginning of the
-    thinking, is passed over."""
+    """Markers fewer tokens than this after the last probe, or after the start, are skipped."""
     max_probes: int
-    """No trace is probed more often; a stop at `stop_at` does not count."""
+    """Most probes of a trace, without the stop at `stop_at`."""
     max_markers: int | None = None
     """Only the first N markers of a trace count; None for all."""
     stop_at: int | None = None
-    """Whoever still thinks there is stopped, whatever the score; None for nobody."""
+    """Every trace still thinking there is stopped, whatever the score; None for no such stop."""
 
     def view(self, table: Table) -> Table:
         """The table at these markers, each question with positions of its own.
@@ -122,7 +113,7 @@ class MarkerSchedule:
         Raises
         ------
         ProbeError
-            Nobody looked for markers, or one that counts was not probed.
+            Markers were not recorded, or one that counts was not probed.
         """
         if table.marker_positions is None:
             raise ProbeError(
@@ -152,13 +143,7 @@ class MarkerSchedule:
         return _packed(np.where(keep, markers, NO_PROBE))
 
     def trigger(self, markers: Sequence[Sequence[int]]) -> MarkerTrigger:
-        """Where a request is probed by it.
-
-        Parameters
-        ----------
-        markers : sequence of sequence of int
-            Token ids of each marker.
-        """
+        """The trigger that probes a request at these markers, given as token ids."""
         return MarkerTrigger(
             tuple(tuple(ids) for ids in markers),
             self.min_gap,
@@ -180,7 +165,7 @@ Schedule = GridSchedule | MarkerSchedule | Climb
 
 
 def schedule_of(trigger: Trigger) -> Schedule:
-    """The schedule by which recorded probes are picked as a trigger picks them."""
+    """The schedule that selects the recorded probes that a trigger would make."""
     if isinstance(trigger, MarkerTrigger):
         return MarkerSchedule(
             trigger.min_gap, trigger.max_probes, trigger.max_markers, trigger.stop_at
@@ -197,9 +182,9 @@ def at_budget(position: int) -> str:
 
 
 def grid_positions(table: ProbeTable) -> tuple[int, ...]:
-    """Positions at which every question that thinks on was probed.
+    """Positions at which every question whose thinking goes on was probed.
 
-    The budgets of a grid; where questions have positions of their own, those that are common.
+    The budgets of a grid, or the positions that all questions share.
     """
     if table.is_grid and table.n_questions:
         return tuple(table.budgets.tolist())
@@ -212,7 +197,7 @@ def grid_positions(table: ProbeTable) -> tuple[int, ...]:
 
 
 def commonly_probed(table: ProbeTable, positions: Sequence[int]) -> tuple[int, ...]:
-    """Of these positions, those at which every question that thinks on was probed."""
+    """Those of the positions at which every question whose thinking goes on was probed."""
     wanted = np.broadcast_to(
         np.array(positions, dtype=np.int64), (table.n_questions, len(positions))
     )
@@ -222,7 +207,7 @@ def commonly_probed(table: ProbeTable, positions: Sequence[int]) -> tuple[int, .
 
 
 def grid_view(table: Table) -> Table:
-    """The table at `grid_positions` alone."""
+    """The table at its `grid_positions`."""
     positions = grid_positions(table)
     if not positions:
         raise ProbeError(
@@ -232,13 +217,7 @@ def grid_view(table: Table) -> Table:
 
 
 def probed_markers(table: ProbeTable) -> int | None:
-    """Of how many markers, counted from the beginning, every trace was probed at each.
-
-    Returns
-    -------
-    int or None
-        None where all markers of all traces were probed.
-    """
+    """How many of its first markers every trace was probed at; None where it was at all of them."""
     if table.marker_positions is None:
         raise ProbeError("nobody looked for markers in these traces")
     wanted = table.marker_positions
@@ -268,7 +247,7 @@ def _find(table: ProbeTable, wanted: IntArray) -> IntArray:
     n, m = table.positions.shape
     width = int(max(table.positions.max(initial=0), wanted.max(initial=0))) + 2
     rows = np.arange(n)[:, None] * width
-    # Padding stands after the last probe: as the largest number of its row it keeps them sorted.
+    # Padding follows the last probe: as the largest number of its row it keeps the row sorted.
     have = np.where(table.positions == NO_PROBE, width - 1, table.positions) + rows
     index = np.searchsorted(have.ravel(), np.maximum(wanted, 0) + rows)
     index = np.minimum(index, n * m - 1)
@@ -277,7 +256,7 @@ def _find(table: ProbeTable, wanted: IntArray) -> IntArray:
 
 
 def _packed(positions: IntArray) -> IntArray:
-    """Positions of each row to the left, without columns that no row needs (one always stays)."""
+    """Pack positions to the left and drop columns that no row needs (one always stays)."""
     order = np.argsort(positions == NO_PROBE, axis=1, kind="stable")
     most = max(1, int((positions != NO_PROBE).sum(axis=1).max(initial=0)))
     return np.take_along_axis(positions, order, axis=1)[:, :most]

@@ -1,7 +1,4 @@
-"""A rule without its threshold: what turns probes into scores, stops, losses and costs.
-
-Fits nothing and chooses nothing.
-"""
+"""A rule without its threshold: what turns probes into scores, stops and costs."""
 
 from __future__ import annotations
 
@@ -12,12 +9,10 @@ from typing import TypeVar
 import numpy as np
 
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
-from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.probes.table import ProbeTable
-from stopadvisor.rules.costs import Asking, Costing, Serving, TokenCounts, stopped_counts
+from stopadvisor.rules.costs import Asking, Costing, stopped_counts
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.features import LinearModel, feature_array
-from stopadvisor.rules.losses import LOST, Loss
 from stopadvisor.rules.schedules import Schedule
 from stopadvisor.rules.scores import scalar_scores
 from stopadvisor.stats.bounds import StopCurve
@@ -32,9 +27,9 @@ _CERTAIN = sys.float_info.max
 
 @dataclass(frozen=True)
 class Scorer:
-    """A rule without its threshold: everything that turns probes into scores.
+    """A rule without its threshold.
 
-    `view` gives the probes that the rule makes; all other methods take such a view.
+    `view` selects the probes that the rule makes; all other methods take such a view.
     """
 
     family: str
@@ -43,7 +38,7 @@ class Scorer:
 
     @property
     def asking(self) -> Asking:
-        """Where it forces an answer on its way to a stop."""
+        """Where it forces an answer before it stops."""
         return Asking(self.family != FIXED_BUDGET, self.schedule.stop_at)
 
     def view(self, table: Table) -> Table:
@@ -51,11 +46,11 @@ class Scorer:
         return self.schedule.view(table)
 
     def decides(self, view: ProbeTable) -> BoolArray:
-        """Where the score decides, (n_questions, n_probes): a live probe, not the last resort."""
+        """Whether the score decides at a probe, (n_questions, n_probes): it is before `stop_at`."""
         return view.live & ~self._is_last(view)
 
     def scores(self, view: ProbeTable) -> FloatArray:
-        """Linear scores, (n_questions, n_probes); the largest float where the rule stops anyway."""
+        """Linear scores, (n_questions, n_probes); the largest float where everybody is stopped."""
         if self.model is None:
             scores = scalar_scores(self.family, view)
         else:
@@ -63,13 +58,13 @@ class Scorer:
         return self.completed(scores, view)
 
     def completed(self, scores: FloatArray, view: ProbeTable) -> FloatArray:
-        """Scores of another origin, with the largest float where the rule stops anyway."""
+        """Set scores to the largest float where everybody is stopped."""
         if self.schedule.stop_at is None:
             return scores
         return np.where(self._is_last(view), _CERTAIN, scores)
 
     def _is_last(self, view: ProbeTable) -> BoolArray:
-        """Positions at which everybody is stopped; (n_questions or 1, n_probes)."""
+        """Whether everybody is stopped at a probe; (n_questions or 1, n_probes)."""
         positions = view.positions_at(range(view.n_checkpoints))
         if self.schedule.stop_at is None:
             return np.zeros(positions.shape, dtype=bool)
@@ -83,14 +78,7 @@ class Scorer:
         """Where each question stops at one threshold; n_probes where it never does."""
         return self.curve(view, np.array([threshold])).stops(0)
 
-    def losses(self, view: GradedTable, loss: Loss = LOST) -> IntArray:
-        """What each question counts by place of stopping, shape (n_questions, n_probes + 1)."""
-        return loss.of(view)
-
-    def counts(self, view: ProbeTable, serving: Serving) -> TokenCounts:
-        """Tokens by place of stopping; see `costs.stopped_counts`."""
-        return stopped_counts(view, serving, asking=self.asking)
-
     def costs(self, view: ProbeTable, costing: Costing) -> FloatArray:
         """Cost of each question by place of stopping, (n_questions, n_probes + 1)."""
-        return self.counts(view, costing.serving).weighed(costing.weights)
+        counts = stopped_counts(view, costing.serving, asking=self.asking)
+        return counts.weighed(costing.weights)

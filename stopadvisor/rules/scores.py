@@ -1,11 +1,11 @@
 """Stopping scores: one number per question and checkpoint; higher means stop sooner.
 
-Scalar families read one signal; learned ones fit a small model on labelled checkpoints.  All
-scores are on the *linear* scale (log-odds, mean log-probability), on which decisions are taken;
-`families.display_threshold` turns a threshold into the number people know.
+Scalar families read one signal; learned ones fit a small model on graded checkpoints.  Scores are
+on the *linear* scale (log-odds, mean log-probability); `families.display_threshold` turns a
+threshold into the number people know.
 
-The order of summation is fixed and uses plain float64 operations, so that the online stepper,
-which walks one checkpoint at a time in pure Python, gets bit-identical scores.
+Summation has a fixed order and uses plain float64 operations, so that the online stepper, which
+walks one checkpoint at a time in pure Python, gets bit-identical scores.
 """
 
 from __future__ import annotations
@@ -36,39 +36,36 @@ _SMALLEST_STEP = 1e-10
 _exp = np.frompyfunc(math.exp, 1, 1)
 
 
-def scalar_scores(
-    family: str, table: ProbeTable, schedule: Sequence[int] | None = None
-) -> FloatArray:
-    """Linear score of a family without a fitted model, over a schedule.
+def scalar_scores(family: str, table: ProbeTable) -> FloatArray:
+    """Linear scores of a family without a fitted model.
 
     Returns
     -------
-    ndarray of float, shape (n_questions, n_scheduled)
+    ndarray of float, shape (n_questions, n_checkpoints)
         ``confidence`` and ``deer``: mean log-probability; ``entropy``: minus the mean entropy
         (nats); ``run-stability``: run length of the answer; ``confidence-leap``: max(0, c_j -
         c_{j-1}) c_j with c the confidence, 0 at the first checkpoint (paper, Appendix
-        "Risk-Controlled Scalar Comparisons"); ``agreement``: thinking tokens for which the answer
-        has stood; ``agreement-scaled``: these over the root of the position; ``fixed-budget``: the
-        position, which on a ladder is the number of a step.
+        "Risk-Controlled Scalar Comparisons"); ``agreement``: thinking tokens since the answer last
+        changed; ``agreement-scaled``: these over the square root of the position;
+        ``fixed-budget``: the position; families of a ladder: the number of the step.
     """
-    columns = np.arange(table.n_checkpoints) if schedule is None else np.asarray(schedule)
     if family in ("confidence", "deer"):
-        return table.mean_logprob[:, columns]
+        return table.mean_logprob
     if family == "entropy":
-        return -table.mean_entropy[:, columns]
+        return -table.mean_entropy
     if family == "run-stability":
-        return run_lengths(table.answer_codes[:, columns]).astype(np.float64)
+        return run_lengths(table.answer_codes).astype(np.float64)
     if family == "confidence-leap":
-        confidence = np.asarray(_exp(table.mean_logprob[:, columns]), dtype=np.float64)
+        confidence = np.asarray(_exp(table.mean_logprob), dtype=np.float64)
         leap = np.zeros_like(confidence)
         leap[:, 1:] = np.maximum(0.0, confidence[:, 1:] - confidence[:, :-1]) * confidence[:, 1:]
         return leap
-    positions = table.positions_at(columns)
+    positions = table.positions_at(range(table.n_checkpoints))
     if family in AGREEMENT_FAMILIES:
-        stood = standing_tokens(positions, table.answer_codes[:, columns]).astype(np.float64)
+        stood = standing_tokens(positions, table.answer_codes).astype(np.float64)
         return stood if family == "agreement" else stood / np.sqrt(np.maximum(positions, 1))
     if family == "fixed-budget" or family in RUNG_FAMILIES:
-        return np.broadcast_to(positions, (table.n_questions, columns.size)).astype(np.float64)
+        return np.broadcast_to(positions, table.answer_codes.shape).astype(np.float64)
     known = (*STOP_SCALARS, "fixed-budget")
     raise CalibrationError(f"scalar family must be one of {known}, got {family!r}")
 
@@ -82,7 +79,7 @@ def fit_logistic(
     weights: FloatArray | None = None,
     ridge: float = 1 / LOGISTIC_C,
 ) -> LinearModel:
-    """Fit LearnStop: standardise, then logistic regression of correctness.
+    """Fit LearnStop: standardise, then regress correctness by logistic regression.
 
     Parameters
     ----------
@@ -90,12 +87,12 @@ def fit_logistic(
     correct : ndarray of bool, shape (n_rows,)
     names : sequence of str, length n_features
     solver : {"newton", "lbfgs"}
-        ``lbfgs`` is scikit-learn's, stopped where the paper's scripts stop; ``newton`` goes to the
-        optimum of the same objective, in a few steps and without scikit-learn.
+        ``lbfgs`` is scikit-learn's, stopped where the paper's scripts stop; ``newton`` reaches the
+        optimum of the same objective in a few steps, without scikit-learn.
     weights : ndarray of float, shape (n_rows,), optional
-        How much each row counts; ``newton`` alone takes them, and `ridge`.
+        Weight of each row; only for ``newton``, as is `ridge`.
     ridge : float
-        Penalty of a standardised feature's squared coefficient, over two.
+        Penalty on half the sum of squared coefficients of standardised features.
 
     Raises
     ------
@@ -114,8 +111,8 @@ def fit_logistic(
         )
     mean = features.mean(axis=0)
     scale = features.std(axis=0)
-    # A constant column has a spread of rounding errors, which grow with the rows; the bound is
-    # scikit-learn's.
+    # The spread of a constant column is rounding error, which grows with the number of rows; the
+    # bound is scikit-learn's.
     rounding = len(features) * np.finfo(float).eps
     scale[scale**2 <= rounding * scale**2 + (rounding * mean) ** 2] = 1.0
     standardised = (features - mean) / scale
@@ -138,10 +135,7 @@ def _lbfgs(x: FloatArray, y: BoolArray) -> tuple[FloatArray, float]:
 def _newton(
     x: FloatArray, y: BoolArray, weights: FloatArray | None, ridge: float
 ) -> tuple[FloatArray, float]:
-    """Minimise sum(weight · log-loss) + ridge · |coef|² / 2, the intercept free.
-
-    By damped Newton steps.
-    """
+    """Minimise sum(weight · log-loss) + ridge · |coef|² / 2 by damped Newton steps."""
     design = np.column_stack([x, np.ones(len(x))])
     penalty = np.full(design.shape[1], ridge)
     penalty[-1] = 0.0
@@ -161,7 +155,7 @@ def _newton(
         curvature = weight * probability * (1 - probability)
         hessian = (design * curvature[:, None]).T @ design + np.diag(penalty)
         step = np.linalg.solve(hessian, gradient)
-        # The objective is convex; a full step overshoots only where classes nearly separate.
+        # The objective is convex: a full step overshoots only where classes nearly separate.
         size = 1.0
         while (new := objective(beta - size * step)) > value and size > _SMALLEST_STEP:
             size /= 2

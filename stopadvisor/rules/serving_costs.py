@@ -1,7 +1,4 @@
-"""What one rule costs under every way of serving it.
-
-Counts come from `costs`; means per request, in the unit of the weights.
-"""
+"""Mean cost per request of one rule under every serving regime, in the unit of the weights."""
 
 from __future__ import annotations
 
@@ -52,35 +49,35 @@ class RequestMoney:
 
 @dataclass(frozen=True)
 class StackCost:
-    """What the advised rule costs on one serving stack; all null where none is advised."""
+    """Cost of the advised rule on one serving stack; all null where none is advised."""
 
     saving_pct: float | None
     """Net saving."""
     decoded_saving_pct: float | None
-    """Of the decoded tokens alone."""
+    """Saving in decoded tokens."""
     held_saving_pct: float | None
-    """Of KV-token-time, the context of every decoded token; see `TokenCounts`."""
+    """Saving in KV-token-time, the context summed over decoded tokens."""
     tokens: RequestTokens | None
-    """Of one request."""
+    """Mean tokens of a request."""
     money_per_1000: RequestMoney | None
     """Money per 1000 requests; null without `--price`."""
     probes: float | None
     """Probes per request."""
     break_even_probes: float | None
-    """Probes per request, each as dear as the mean one now, at which the saving is gone; null if
-    they cost nothing or thinking itself is not shortened.  Above `probes` just where it saves."""
+    """Probes per request, at the present mean cost of one, at which the saving is gone; null if
+    they cost nothing or thinking is not shortened.  Above `probes` exactly where the rule saves."""
     break_even_cached_price: float | None
-    """Price of a cached token at which the saving is gone; null where none is read or none above
-    zero would do."""
+    """Price of a cached token at which the saving is gone; null where no cached token is read or
+    only a negative price would do."""
 
 
 def serving_costs(
     view: ProbeTable, stops: NDArray[np.int64], weights: Weights, *, asking: Asking = EVERYWHERE
 ) -> dict[Serving, StackCost]:
-    """Cost one rule under every regime.
+    """Compute the cost of one rule under every regime.
 
     `view` is as `stopped_counts` takes it; `stops`, (n_questions,), is the probe at which each
-    question stops, and their number stands for never.
+    question stops, n_probes for never.
     """
     if view.rungs is not None:
         return {LADDER: _ladder_cost(view, stops, weights)}
@@ -92,7 +89,7 @@ def serving_costs(
     column = np.arange(view.n_checkpoints)
     reached = column <= stops[:, None] if asking.before else column == stops[:, None]
     probes = float((asked & reached).sum(axis=1).mean())
-    # The same stops with nothing to pay for finding them.
+    # The same stops if probes were free.
     reply = view.think_tokens.astype(np.float64)
     if view.visible_tokens is not None:
         reply += view.visible_tokens
@@ -140,13 +137,13 @@ def serving_costs(
 
 
 def _money(weights: Weights, cost: float, full_cost: float) -> RequestMoney | None:
-    """For a thousand requests; None where the weights are no prices."""
+    """Money for 1000 requests; None unless the weights are prices in money."""
     policy, full = weights.per_thousand(cost), weights.per_thousand(full_cost)
     return None if policy is None or full is None else RequestMoney(policy, full)
 
 
 def _ladder_cost(view: ProbeTable, stops: NDArray[np.int64], weights: Weights) -> StackCost:
-    """One path at one of its steps, in the prices of its rungs."""
+    """Cost of climbing a ladder at one threshold, at the prices of its rungs."""
     full, counts = full_counts(view), stopped_counts(view, LADDER)
 
     def mean(values: FloatArray) -> float:

@@ -1,10 +1,9 @@
-"""The serving profile: seconds of requests and tokens, measured where they are served.
+"""The serving profile: seconds per request and token, fitted to timed batches of work.
 
     seconds = request · requests + prefilled · uncached + cached · cached + decoded(batch) · decoded
 
-Seconds are wall time while `batch` requests are in flight all along, so that the prices are shares
-of a server that is busy.  They are fitted to batches of work that were timed.  The file is JSON;
-its prices become the weights of the serving costs.  Measures nothing itself and knows no engine.
+Seconds are wall time while `batch` requests are always in flight: the prices are shares of a busy
+server.  They become the weights of the serving costs.
 """
 
 from __future__ import annotations
@@ -23,14 +22,9 @@ from stopadvisor.ground.json_text import parse_json
 from stopadvisor.rules.costs import SECONDS, Weights
 
 __all__ = [
-    "SERVING_PROFILE",
-    "BatchSeconds",
-    "Measurement",
-    "PerTokenSeconds",
-    "ServingProfile",
-    "fit_costs",
-    "read_serving_profile",
-]
+    "SERVING_PROFILE", "BatchSeconds", "Measurement", "PerTokenSeconds", "ServingProfile",
+    "fit_costs", "read_serving_profile",
+]  # fmt: skip
 
 _Seconds = Annotated[float, Condition("a finite number >= 0", lambda value: value >= 0)]
 _InFlight = Annotated[int, Condition("a whole number >= 1", lambda value: value >= 1)]
@@ -49,33 +43,33 @@ class Measurement:
     """Tokens read from the cache."""
     decoded: int
     seconds: float
-    """Wall time of all."""
+    """Wall time of all requests together."""
 
 
 @dataclass(frozen=True)
 class BatchSeconds:
-    """What a decoded token costs while `batch` requests are in flight."""
+    """Seconds per decoded token while `batch` requests are in flight."""
 
     batch: _InFlight
     """Requests in flight."""
     seconds: _Seconds
-    """Of a decoded token: of a step, divided by the batch."""
+    """Seconds of a step, divided by the batch."""
 
 
 SERVING_PROFILE = "serving-profile.json"
-"""In a model's folder: what it costs where it is served."""
+"""Name of the profile in a model's folder."""
 
 
 @dataclass(frozen=True)
 class PerTokenSeconds:
-    """Seconds that one token of each kind takes."""
+    """Seconds per token of each kind."""
 
     prefilled: _Seconds
-    """Read for the first time."""
+    """A prompt token that is not cached."""
     cached: _Seconds
-    """Read from the cache."""
+    """A prompt token read from the cache."""
     decoded: Positive
-    """Generated."""
+    """A decoded token."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,31 +79,31 @@ class ServingProfile:
     SCHEMA: ClassVar[int] = 2
 
     model: Name
-    """What was measured."""
+    """The model."""
     engine: Name
-    """What ran it."""
+    """The engine that ran it."""
     device: Name
-    """Where: a device, or the server's address."""
+    """The device, or the server's address."""
     per_token_seconds: PerTokenSeconds
-    """Seconds of a token of each kind."""
+    """Seconds per token of each kind."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """How it was measured; nothing is computed from it."""
+    """How it was measured; for information only."""
     per_request_seconds: _Seconds = 0.0
-    """Seconds of a request, whatever it reads and decodes."""
+    """Seconds per request, whatever it reads and decodes."""
     round_trip_seconds: _Seconds = 0.0
     """From sending a request whose prompt is cached to its first token, on an idle server."""
     at_batch: _InFlight
     """Requests in flight for which a decoded token is priced."""
     decoded_by_batch: tuple[BatchSeconds, ...] = ()
-    """Decoding, by requests in flight."""
+    """Seconds per decoded token, by requests in flight."""
     misfit: _Seconds
-    """Root mean square of what the fit misses, as a part of the seconds measured."""
+    """Root mean square of the fit's relative errors."""
 
     @property
     def weights(self) -> Weights:
         """Prices of the serving costs, in seconds."""
         seconds = self.per_token_seconds
-        # All that are in flight decode a token a step.
+        # In a step every request in flight decodes one token.
         step = self.at_batch * seconds.decoded
         return Weights(
             seconds.prefilled,
@@ -124,13 +118,7 @@ class ServingProfile:
 
     @classmethod
     def from_dict(cls, data: Any, where: str) -> ServingProfile:
-        """Read a profile; `where` names it in the error message.
-
-        Raises
-        ------
-        CalibrationError
-            A field is missing or out of its range.
-        """
+        """Read a profile; CalibrationError, which names `where`, for a missing or invalid field."""
         schema = data.get("schema") if isinstance(data, Mapping) else None
         if schema != cls.SCHEMA:
             raise CalibrationError(
@@ -143,8 +131,8 @@ class ServingProfile:
 def fit_costs(measurements: Sequence[Measurement], **fields: Any) -> ServingProfile:
     """Fit the coefficients by least squares of relative errors, none of them below zero.
 
-    `fields` are those of the profile that are not fitted.  Decoded tokens are priced at the largest
-    batch that was measured.
+    `fields` are the fields of the profile that are not fitted.  The price of a decoded token is
+    that of the largest batch measured.
 
     Raises
     ------
@@ -153,9 +141,9 @@ def fit_costs(measurements: Sequence[Measurement], **fields: Any) -> ServingProf
 
     Notes
     -----
-    A request of one token takes part in one step, whose cost falls with the batch: that is the
-    price of its decoded token.  What is left to the request is what no batch shares.  Where no
-    measurement reads cached tokens they are priced as uncached ones.
+    Even a request of one token takes part in a step, whose share per request falls with the batch:
+    that is the price of its decoded token, and the price of a request is what no batch shares.
+    Without a measurement of cached tokens they are priced like uncached ones.
 
     References
     ----------
@@ -172,7 +160,7 @@ def fit_costs(measurements: Sequence[Measurement], **fields: Any) -> ServingProf
     if not caches:
         work = np.delete(work, 2, axis=1)
     relative = work / seconds[:, None]
-    # Columns of one size, so that the rank does not depend on units.
+    # Scale the columns, so that the rank does not depend on units.
     scale = np.linalg.norm(relative, axis=0)
     if not batches or (scale == 0).any() or np.linalg.matrix_rank(relative / scale) < scale.size:
         raise CalibrationError(
@@ -201,13 +189,7 @@ def fit_costs(measurements: Sequence[Measurement], **fields: Any) -> ServingProf
 
 
 def read_serving_profile(path: Path) -> ServingProfile:
-    """Read a file that `profile-serving` wrote.
-
-    Raises
-    ------
-    CalibrationError
-        The file cannot be read, or is no such profile; the message names file and field.
-    """
+    """Read a file that `profile-serving` wrote; CalibrationError names the file and field."""
     try:
         data = parse_json(path.read_bytes())
     except OSError as error:

@@ -184,7 +184,7 @@ def _gain_at(view: View, setting: PaperSetting, columns: tuple[int, ...]) -> flo
     """Return the peak gain of a rule fitted and probed at `columns`; None if labels are equal."""
     index = list(columns)
     correct, thinking = setting.correct[:, index], setting.costs.thinking[:, index]
-    folds, features = paper_folds(len(correct)), feature_array(view.table, columns)
+    folds, features = paper_folds(len(correct)), feature_array(view.table.select(columns))
     try:
         scores = expit(out_of_fold(features, correct, folds, solver="lbfgs"))
     except CalibrationError:

@@ -147,7 +147,7 @@ def certified(choice: Choice, table: OpenQuestions, rows: IntArray) -> AppliedRu
     seen = scorer.view(table)
     stops, every = scorer.stops(seen, rule.threshold), np.arange(table.n_questions)
     return AppliedRule(
-        scorer.losses(seen, settings.counted)[every, stops] > 0,
+        settings.counted.of(seen)[every, stops] > 0,
         scorer.costs(seen, settings.costing)[every, stops],
     )
 

@@ -11,6 +11,7 @@ from stopadvisor.assessment.limits import FitLimits
 from stopadvisor.assessment.rated import Resamples, choice_noise, compare, saving_lower
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence, score, sequence_of
 from stopadvisor.ground.arrays import FloatArray
+from stopadvisor.rules.losses import LOST
 from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.stats.intervals import Interval, resample_counts
 from tests.populations import POPULATIONS, fit_data
@@ -40,7 +41,7 @@ def most(limit: float) -> FitLimits:
 
 def lower_by_hand(fit: FitData, sequence: ThresholdSequence, limit: float) -> float:
     """One resample after the other: threshold chosen on those drawn, saving of the others."""
-    lost, savings = sequence.scorer.losses(sequence.view), []
+    lost, savings = LOST.of(sequence.view), []
     costs = fit.costs(sequence.scorer, sequence.view)
     rows = np.arange(N)
     stops = [sequence.curve.stops(k) for k in range(sequence.thresholds.size)]
@@ -109,7 +110,7 @@ def test_the_noise_of_choosing_is_half_the_distance_between_quartiles(
     for drawn in resample_counts(N, RESAMPLES, rng=np.random.default_rng(N)):
         savings = []
         for each in (sequence, other):
-            lost = each.scorer.losses(each.view)
+            lost = LOST.of(each.view)
             costs, chosen = fit.costs(each.scorer, each.view), fit.full_cost
             for k in range(each.thresholds.size):
                 at = np.arange(N), each.curve.stops(k)

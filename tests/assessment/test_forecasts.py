@@ -12,6 +12,7 @@ from stopadvisor.assessment.forecasts import Imitation
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence, score, sequence_of
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.probes.outcomes import OpenQuestions
+from stopadvisor.rules.losses import LOST
 from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.stats.bounds import max_losses
 from tests.populations import POPULATIONS, fit_data, renamed
@@ -35,7 +36,7 @@ def expected(
 ) -> float:
     """Mean saving over imitated calibrations, one question and one threshold after the other."""
     test, size = imitation.settings, sequence.thresholds.size
-    lost = sequence.scorer.losses(sequence.view)
+    lost = LOST.of(sequence.view)
     stops = [sequence.curve.stops(k) for k in range(size)]
     savings = []
     for draws in imitation.draws.astype(np.float64).tolist():

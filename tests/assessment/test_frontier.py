@@ -110,9 +110,7 @@ def test_chain_frontier_is_what_each_rule_is_measured_to_do(
     found = sequence_frontier(fit, sequence)
     costs = fit.costs(sequence.scorer, sequence.view)
     for k in (0, sequence.thresholds.size // 2, sequence.thresholds.size - 1):
-        outcome = measure(
-            sequence.scorer, sequence.view, sequence.curve.stops(k), costs, fit.full_cost
-        )
+        outcome = measure(sequence.view, sequence.curve.stops(k), costs, fit.full_cost)
         assert found.accuracy[k] == pytest.approx(outcome.accuracy)
         saving = 100 * (1 - found.cost[k] / fit.full_cost.mean())
         assert saving == pytest.approx(outcome.total_saving_pct)

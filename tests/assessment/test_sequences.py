@@ -29,7 +29,7 @@ from stopadvisor.probes.grouping import group_numbers
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.costs import PAPER_WEIGHTS, full_counts, stopped_counts
 from stopadvisor.rules.families import AGREEMENT_FAMILIES, FIXED_BUDGET, SCALAR_FAMILIES
-from stopadvisor.rules.losses import Guarantee
+from stopadvisor.rules.losses import LOST, Guarantee
 from stopadvisor.rules.schedules import GridSchedule, MarkerSchedule, Schedule
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.scores import fit_logistic
@@ -375,7 +375,7 @@ def test_each_resample_chooses_its_own_threshold(seed: int) -> None:
     index = FitLimits((np.array([limit]),), (30.0,)).last(found.counts, counts)
     got = found.costs_at(counts, index, full)
     costs = stopped_counts(table, "kv-fork").weighed(PAPER_WEIGHTS)
-    lost = found.scorer.losses(table)
+    lost = LOST.of(table)
     rows = np.arange(30)
     for b in range(6):
         expected, reached = full[b], -1  # nothing allowed: full thinking

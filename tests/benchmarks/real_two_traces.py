@@ -36,6 +36,7 @@ from scipy import stats  # noqa: E402
 
 from stopadvisor.certification.partial_labels import AskingPlan, may_be_lost, preferred_sample  # noqa: E402
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray  # noqa: E402
+from stopadvisor.rules.losses import LOST  # noqa: E402
 from stopadvisor.stats.adaptive_labels import LabelTest, walk  # noqa: E402
 from stopadvisor.stats.bounds import last_passed  # noqa: E402
 from stopadvisor.stats.trinomial import limit_of_pairs, most_lost  # noqa: E402
@@ -207,7 +208,7 @@ def _advised(model: str, alpha: float, n: int, number: int) -> Rule:
     for each in contestants:
         view = scorer.view(each.table.take(rest))
         curve = scorer.curve(view, thresholds)
-        lost.append(curve.each(scorer.losses(view) > 0))
+        lost.append(curve.each(LOST.of(view) > 0))
         differs.append(curve.each(may_be_lost(view)))
         cost = cost + curve.totals(scorer.costs(view, each.costing))[0]
         full += each.full_cost[rest].sum()

@@ -18,7 +18,7 @@ from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.families import FIXED_BUDGET
-from stopadvisor.rules.losses import Guarantee
+from stopadvisor.rules.losses import LOST, Guarantee
 from stopadvisor.stats.bounds import (
     Certified,
     NotCertified,
@@ -81,7 +81,7 @@ def test_every_chain_is_tested_in_its_order(choice: Choice) -> None:
         most = max_losses(160, 0.15, delta)
         view = sequence.scorer.view(table)
         curve = sequence.scorer.curve(view, sequence.thresholds)
-        walk = curve.totals(sequence.scorer.losses(view))[0]
+        walk = curve.totals(LOST.of(view))[0]
         assert max(walk[: result.index + 1]) <= most
         assert result.index + 1 == walk.size or walk[result.index + 1] > most
         for index in range(result.index, min(result.index + 2, walk.size)):
@@ -131,7 +131,7 @@ def test_both_sequences_together_are_false_with_at_most_delta() -> None:
     for sequence in chosen.sequences:
         view = sequence.scorer.view(truth)
         curve = sequence.scorer.curve(view, sequence.thresholds)
-        risk = curve.totals(sequence.scorer.losses(view))[0] / 40_000
+        risk = curve.totals(LOST.of(view))[0] / 40_000
         first = int(np.flatnonzero(risk > 0.15)[0])
         costs = np.full(risk.size - first, 1.0)  # as cheap as can be, so that it is exported
         bad.append(
@@ -302,7 +302,7 @@ def test_several_limits_from_elsewhere_say_how_many_labels_would_do(choice: Choi
     found = recalibrate(sequence.scorer, bold, table.as_calibration(), settings)
     view = sequence.scorer.view(table)
     curve = sequence.scorer.curve(view, bold)
-    lost = float(curve.totals(sequence.scorer.losses(view, settings.counted))[0, 0]) / 9
+    lost = float(curve.totals(settings.counted.of(view))[0, 0]) / 9
     assert found.refusal is not None
     assert found.refusal.assumed_risk == pytest.approx(lost)
     needed = counted_labels(settings, 0.05, lost)
@@ -319,7 +319,7 @@ def test_labels_are_counted_at_the_first_threshold_that_costs_less(choice: Choic
     table = draw(160, 19)
     view = sequence.scorer.view(table)
     curve = sequence.scorer.curve(view, sequence.thresholds)
-    lost = curve.totals(sequence.scorer.losses(view))[0] / 160
+    lost = curve.totals(LOST.of(view))[0] / 160
     assert lost[-1] > lost[0]
     settings = replace(
         choice.settings,

@@ -17,7 +17,8 @@ from stopadvisor.certification.expectation import (
     served_features,
 )
 from stopadvisor.probes.outcomes import CalibrationQuestions, OpenQuestions
-from stopadvisor.rules.costs import PAPER_WEIGHTS, full_counts
+from stopadvisor.rules.costs import PAPER_WEIGHTS, full_counts, stopped_counts
+from stopadvisor.rules.losses import LOST
 from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.stats.bounds import max_losses, upper_limit
@@ -37,10 +38,10 @@ def draw(n: int, seed: int, prefix: str = "c") -> OpenQuestions:
 def savings(table: OpenQuestions) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Costs along the thresholds, (n_questions, n_thresholds), full costs, and losses."""
     curve = SCORER.curve(table, THRESHOLDS)
-    costs = SCORER.counts(table, "kv-fork").weighed(PAPER_WEIGHTS)
+    costs = stopped_counts(table, "kv-fork", asking=SCORER.asking).weighed(PAPER_WEIGHTS)
     n = table.n_questions
     each = curve.totals(costs, np.arange(n), n)
-    lost = curve.totals(SCORER.losses(table))[0].round()
+    lost = curve.totals(LOST.of(table))[0].round()
     return each, full_counts(table).weighed(PAPER_WEIGHTS), lost
 
 
@@ -53,7 +54,7 @@ def test_the_rule_is_measured_on_the_questions_that_certified_it() -> None:
     found, saving_band95 = expectation(rule, calibration.entered, SETTINGS, seed=0)
     view = rule.scorer.view(table)
     scores = rule.scorer.scores(view)
-    costs = rule.scorer.counts(view, "kv-fork").weighed(PAPER_WEIGHTS)
+    costs = stopped_counts(view, "kv-fork", asking=rule.scorer.asking).weighed(PAPER_WEIGHTS)
     stopped = right = 0.0
     for i in range(160):
         hits = [

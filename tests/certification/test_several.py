@@ -86,7 +86,7 @@ def test_more_limits_never_stop_more(several: Choice) -> None:
     sequence, table = several.sequences[0], draw(300, 5)
     view = sequence.scorer.view(table)
     curve = sequence.scorer.curve(view, sequence.thresholds)
-    counts = counts_of(curve, sequence.scorer, view, LIMITS)
+    counts = counts_of(curve, view, LIMITS)
     alone = [each.passed(0.05) for each in counts]
     result = calibrate(several, table.as_calibration()).tested[0][1]
     assert isinstance(result, Certified)

@@ -21,6 +21,7 @@ from stopadvisor.ground.errors import PolicyError
 from stopadvisor.ground.fields import plain
 from stopadvisor.policy.frozen import build_policy
 from stopadvisor.probes.trigger import ListedTrigger
+from stopadvisor.rules.losses import LOST
 from stopadvisor.runs.sources import Source
 from tests.frozen import MODEL, drawn_source, frozen, look_of, with_groups
 from tests.policy_content import full_budget_content, policy_from, terms_of, trigger_content
@@ -223,7 +224,7 @@ def test_the_certificate_is_false_with_at_most_delta(
     truth = ADVERSARIAL.draw(100_000, rng, alpha=alpha)
     order = np.array(policy["order"])
     scorer = scorer_of(terms_of(policy), truth)
-    risks = scorer.curve(truth, order).totals(scorer.losses(truth))[0] / 100_000
+    risks = scorer.curve(truth, order).totals(LOST.of(truth))[0] / 100_000
     assert risks.max() > alpha  # the law does tempt
     false = 0
     for _ in range(250):

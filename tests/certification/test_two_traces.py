@@ -18,7 +18,7 @@ from stopadvisor.certification.verification import fresh_questions, verify
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.policy.shown import certificate_of
 from stopadvisor.probes.outcomes import OpenQuestions
-from stopadvisor.rules.losses import Guarantee
+from stopadvisor.rules.losses import LOST, Guarantee
 from stopadvisor.stats.bounds import Certified, last_passed, max_losses
 from stopadvisor.stats.intervals import paired_difference
 from stopadvisor.stats.trinomial import limit_of_pairs, most_lost, risk_of_pairs
@@ -96,12 +96,10 @@ def test_a_drop_counts_the_first_trace_alone(choice: Choice) -> None:
     assert counted_traces(table, both).shape == (2, 100)
     view = sequence.scorer.view(table)
     curve = sequence.scorer.curve(view, sequence.thresholds)
-    found = counts_of(curve, sequence.scorer, view, both, 2)
+    found = counts_of(curve, view, both, 2)
     assert [each.traces for each in found] == [1, 2]
     first = sequence.scorer.view(table.take(table.samples == 0))
-    alone = counts_of(
-        sequence.scorer.curve(first, sequence.thresholds), sequence.scorer, first, drop
-    )
+    alone = counts_of(sequence.scorer.curve(first, sequence.thresholds), first, drop)
     np.testing.assert_array_equal(found[0].lost, alone[0].lost)
     np.testing.assert_array_equal(found[0].gained, alone[0].gained)
 
@@ -156,7 +154,7 @@ def test_labels_for_two_traces_lie_between_one_trace_and_half() -> None:
 def test_forecasts_count_two_traces_where_calibration_will(choice: Choice) -> None:
     """They foresee what calibrations gain by a second trace that loses half of it again."""
     n, fit, sequence, rng = 200, choice.fit, choice.sequences[0], np.random.default_rng(3)
-    lost = sequence.curve.each(sequence.scorer.losses(sequence.view) > 0)
+    lost = sequence.curve.each(LOST.of(sequence.view) > 0)
     saving = 100 * (1 - sequence.costs / fit.full_cost.sum())
     most = most_of(Guarantee("lost", SETTINGS.alpha), n, SETTINGS.delta, 2)
     reached = []

@@ -72,4 +72,4 @@ def test_a_closed_cue_is_another_one(call: Call) -> None:
     )
     table = RunDirectory.load(Path("closed")).table()
     with pytest.raises(ProbeError, match="takes probes with an open cue, these were not"):
-        feature_array(table, None, ["closed_by_itself"])
+        feature_array(table, ["closed_by_itself"])

@@ -18,6 +18,7 @@ from stopadvisor.ground.arrays import FloatArray, IntArray
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.costs import Costing
 from stopadvisor.rules.families import SCALAR_FAMILIES
+from stopadvisor.rules.losses import LOST
 from stopadvisor.rules.schedules import GridSchedule, Schedule
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.stats.bounds import last_passed, max_losses
@@ -41,7 +42,7 @@ def _sequence(fit: FitData, family: str, schedule: Schedule) -> ThresholdSequenc
 def _losses(scorer: Scorer, thresholds: FloatArray, table: OpenQuestions) -> IntArray:
     view = scorer.view(table)
     curve = scorer.curve(view, thresholds)
-    return np.asarray(curve.totals(scorer.losses(view))[0].round(), dtype=np.int64)
+    return np.asarray(curve.totals(LOST.of(view))[0].round(), dtype=np.int64)
 
 
 def _last(losses: IntArray, most: float) -> int:

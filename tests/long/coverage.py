@@ -18,7 +18,8 @@ from scipy import stats
 from stopadvisor.assessment.choice import Settings, choose
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.probes.outcomes import OpenQuestions
-from stopadvisor.rules.costs import PAPER_WEIGHTS, full_counts
+from stopadvisor.rules.costs import PAPER_WEIGHTS, full_counts, stopped_counts
+from stopadvisor.rules.losses import LOST
 from stopadvisor.rules.scorer import Scorer
 from tests.populations import POPULATIONS, KnownPopulation, renamed
 
@@ -58,9 +59,9 @@ class Truth:
         """Measured on `table`, a draw that served nothing else."""
         view = scorer.view(table)
         curve = scorer.curve(view, thresholds)
-        costs = scorer.counts(view, "kv-fork")
+        costs = stopped_counts(view, "kv-fork", asking=scorer.asking)
         full = full_counts(table).weighed(PAPER_WEIGHTS).sum()
-        risk = curve.totals(scorer.losses(view))[0] / table.n_questions
+        risk = curve.totals(LOST.of(view))[0] / table.n_questions
         return cls(risk, 100 * (1 - curve.totals(costs.weighed(PAPER_WEIGHTS))[0] / full))
 
 

@@ -56,7 +56,7 @@ def means(sequence: ThresholdSequence, table: OpenQuestions, of: Guarantee) -> F
     scorer, rows = sequence.scorer, table.take(counted_rows(table, of))
     view = scorer.view(rows)
     curve = scorer.curve(view, sequence.thresholds)
-    totals = curve.totals(scorer.losses(view, of.counted))[0]
+    totals = curve.totals(of.counted.of(view))[0]
     return np.asarray(totals / rows.n_questions)
 
 

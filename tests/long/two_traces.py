@@ -58,7 +58,7 @@ def two_traces(
                 table = drawn.take(np.concatenate([np.arange(n), again]))
                 view = sequence.scorer.view(table)
                 curve = sequence.scorer.curve(view, sequence.thresholds)
-                (counts,) = counts_of(curve, sequence.scorer, view, settings, 2)
+                (counts,) = counts_of(curve, view, settings, 2)
                 lost = n + counts.lost - counts.gained  # replies: 2 both + one
                 passed: tuple[BoolArray, ...] = (
                     counts.passed(DELTA),

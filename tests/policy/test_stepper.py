@@ -92,8 +92,8 @@ def table(n_questions: int, seed: int, *, ragged: bool = False) -> ProbeTable:
 def table_scores(content: dict[str, Any], probes: ProbeTable, schedule: list[int]) -> Any:
     family = content["family"]
     if family not in LEARNED_FAMILIES:
-        return scalar_scores(family, probes, schedule)
-    features = feature_array(probes, schedule, content["features"])
+        return scalar_scores(family, probes.select(schedule))
+    features = feature_array(probes.select(schedule), content["features"])
     columns = {key: tuple(content[key]) for key in ("features", "mean", "scale", "coef")}
     return LinearModel(**columns, intercept=content["intercept"]).scores(features)
 

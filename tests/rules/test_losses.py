@@ -14,7 +14,7 @@ from hypothesis import given
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.table import EMPTY_ANSWER
-from stopadvisor.rules.losses import DIFFERS, DROP, LOSSES, LOST, loss_named, lost_correct
+from stopadvisor.rules.losses import DIFFERS, DROP, LOSSES, LOST, Guarantee, lost_correct
 from tests.populations import POPULATIONS, KnownPopulation, make_table, regraded
 
 
@@ -127,4 +127,4 @@ def test_what_counts_grades_is_refused_without_gold(loss: Any) -> None:
 def test_losses_go_by_name() -> None:
     assert [loss.name for loss in LOSSES.values() if loss.is_binary] == ["lost", "differs"]
     with pytest.raises(CalibrationError, match=r"must be one of .*'drop'.* got 'regret'"):
-        loss_named("regret")
+        Guarantee("regret", 0.1)  # type: ignore[arg-type]

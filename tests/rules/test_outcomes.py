@@ -10,6 +10,7 @@ import pytest
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.table import Reference
 from stopadvisor.rules.costs import PAPER_WEIGHTS, full_counts, stopped_counts
+from stopadvisor.rules.losses import LOST
 from stopadvisor.rules.outcomes import BlindStopping, blind_stopping, measure
 from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.rules.scorer import Scorer
@@ -32,9 +33,9 @@ def by_confidence(table: OpenQuestions, threshold: float) -> np.ndarray:
 def test_the_expectation_is_that_over_all_deals() -> None:
     table = drawn(7, seed=2)
     stops = np.array([0, 0, 1, 2, 3, 3, 3])
-    lost = SCORER.losses(table)
+    lost = LOST.of(table)
     every = [sum(lost[i, s] for i, s in enumerate(deal)) for deal in permutations(stops.tolist())]
-    found = blind_stopping(SCORER, table, stops, rng=np.random.default_rng(0))
+    found = blind_stopping(table, stops, rng=np.random.default_rng(0))
     assert lost.any()
     assert found.blind_losses == pytest.approx(np.mean(every))
     assert found.losses == lost[np.arange(7), stops].sum()
@@ -48,7 +49,7 @@ def test_blind_rules_are_seldom_taken_for_informed_ones() -> None:
     runs, informed = 100, 0
     for seed in range(runs):
         stops = rng.choice(len(COLUMNS) + 1, size=120, p=[0.1, 0.1, 0.1, 0.7])
-        found = blind_stopping(SCORER, drawn(120, seed=seed), stops, rng=rng)
+        found = blind_stopping(drawn(120, seed=seed), stops, rng=rng)
         informed += found.informed
     assert informed / runs <= 0.05 + 3 * (0.05 * 0.95 / runs) ** 0.5
 
@@ -57,7 +58,7 @@ def test_a_rule_with_a_signal_is_told_from_chance() -> None:
     table = drawn(2000, seed=4)
     stops = by_confidence(table, -0.4)
     assert 0.1 < (stops < len(COLUMNS)).mean() < 0.9
-    found = blind_stopping(SCORER, table, stops, rng=np.random.default_rng(0))
+    found = blind_stopping(table, stops, rng=np.random.default_rng(0))
     assert found.losses < found.blind_losses
     assert found.informed
 
@@ -70,7 +71,7 @@ def test_savings_are_measured_from_where_full_thinking_ends(reference: Reference
     rows, stops = np.arange(40), np.arange(40) % (len(COLUMNS) + 1)
     costs = stopped_counts(view, "kv-fork").weighed(PAPER_WEIGHTS)
     full = full_counts(view).weighed(PAPER_WEIGHTS)
-    found = measure(SCORER, view, stops, costs, full)
+    found = measure(view, stops, costs, full)
     thought = whole = 0
     for row, stop in zip(rows, stops, strict=True):
         end = int(view.trace_tokens[row])
@@ -83,14 +84,14 @@ def test_savings_are_measured_from_where_full_thinking_ends(reference: Reference
     assert found.total_saving_pct == pytest.approx(
         100 * (1 - costs[rows, stops].sum() / full.sum())
     )
-    assert found.losses == SCORER.losses(view)[rows, stops].sum()
+    assert found.losses == LOST.of(view)[rows, stops].sum()
     never = np.full(40, len(COLUMNS))
-    assert measure(SCORER, view, never, costs, full).think_saving_pct == 0.0
+    assert measure(view, never, costs, full).think_saving_pct == 0.0
 
 
 def test_never_stopping_knows_nothing() -> None:
     table = drawn(50, seed=5)
     stops = np.full(50, len(COLUMNS))
-    found = blind_stopping(SCORER, table, stops, rng=np.random.default_rng(0))
+    found = blind_stopping(table, stops, rng=np.random.default_rng(0))
     assert found == BlindStopping(0, 0.0, 1.0)
     assert not found.informed

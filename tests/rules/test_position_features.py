@@ -71,8 +71,9 @@ def one_by_one(table: OpenQuestions, i: int, columns: list[int]) -> list[dict[st
 @given(st.integers(0, 2**32 - 1), st.booleans(), st.sets(st.integers(0, 9), min_size=1).map(sorted))
 def test_equals_a_loop_bit_for_bit(seed: int, ragged: bool, schedule: list[int]) -> None:
     table = draw(12, seed, ragged=ragged)
-    found = feature_array(table, schedule, POSITION_FEATURES)
-    scores = {family: scalar_scores(family, table, schedule) for family in SCORES}
+    part = table.select(schedule)
+    found = feature_array(part, POSITION_FEATURES)
+    scores = {family: scalar_scores(family, part) for family in SCORES}
     assert np.isfinite(found).all()  # behind the last probe too
     for i in range(table.n_questions):
         live = [column for column in schedule if table.live[i, column]]
@@ -91,8 +92,8 @@ def test_what_lies_behind_the_last_probe_changes_nothing() -> None:
     }
     assert not live.all()
     changed = replace(table, **other)
-    features = feature_array(table, None, POSITION_FEATURES)
-    again = feature_array(changed, None, POSITION_FEATURES)
+    features = feature_array(table, POSITION_FEATURES)
+    again = feature_array(changed, POSITION_FEATURES)
     assert np.array_equal(features[live], again[live])
     for family in (*SCORES, *STOP_SCALARS):
         here, there = (scalar_scores(family, t)[live] for t in (table, changed))
@@ -105,7 +106,7 @@ def test_an_unknown_log_probability_stays_unknown() -> None:
     logprob[table.live] = np.nan
     table = replace(table, mean_logprob=logprob)
     names = ("answer_log_odds", "log_run")
-    found = feature_array(table, None, names)[table.live]
+    found = feature_array(table, names)[table.live]
     assert np.isnan(found[:, 0]).all()
     assert np.isfinite(found[:, 1]).all()
 

@@ -13,6 +13,7 @@ from stopadvisor.paper.protocol import PaperSetting
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.costs import PAPER_WEIGHTS, Costing
 from stopadvisor.rules.features import feature_array
+from stopadvisor.rules.losses import LOST
 from stopadvisor.rules.outcomes import measure_rule
 from stopadvisor.rules.schedules import MarkerSchedule, grid_view
 from stopadvisor.rules.scorer import Scorer
@@ -47,7 +48,7 @@ def test_stops_losses_and_savings_are_those_of_each_question(family: str) -> Non
     scores = scorer.scores(view)
     threshold = float(np.quantile(scores[table.live], 0.6))
     stops = scorer.curve(view, np.array([threshold])).stops(0)
-    lost = scorer.losses(view)
+    lost = LOST.of(view)
     losses = correct = 0
     decoded = full = 0.0
     assert table.natural_correct is not None

@@ -47,7 +47,7 @@ def loop_scores(family: str, table: Any, i: int, schedule: list[int]) -> list[fl
 @pytest.mark.parametrize("schedule", [list(range(10)), [0, 4, 9], [3]])
 def test_scalar_families_equal_their_definition(family: str, schedule: list[int]) -> None:
     table = FREE_FORM.draw(40, np.random.default_rng(0))
-    found = scalar_scores(family, table, schedule)
+    found = scalar_scores(family, table.select(schedule))
     for i in range(table.n_questions):
         assert found[i].tolist() == loop_scores(family, table, i, schedule)
 
@@ -176,12 +176,12 @@ def test_the_stepper_gives_the_tables_scores_bit_for_bit(
     model: LinearModel | None = None
     if family.startswith("learned"):
         names = TEXT_FEATURES if family == "learned-text" else FEATURES
-        features = feature_array(table, schedule, names)
+        features = feature_array(table.select(schedule), names)
         live = ~table.ended[:, schedule]
         model = fit_logistic(features[live], table.correct[:, schedule][live], names)
         expected = model.scores(features)
     else:
-        expected = scalar_scores(family, table, schedule)
+        expected = scalar_scores(family, table.select(schedule))
     assert replayed(table, family, schedule, model) == [
         row[: int(k)].tolist()
         for row, k in zip(expected, (~table.ended[:, schedule]).sum(axis=1), strict=True)

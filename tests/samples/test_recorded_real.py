@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from stopadvisor.ground.arrays import IntArray
+from stopadvisor.rules.losses import LOST
 from stopadvisor.studies.rivals import draw_split
 from tests.benchmarks.real_advisor import StopAdvisor
 from tests.benchmarks.real_rivals import (
@@ -186,8 +187,8 @@ def test_stopadvisor_certifies_what_it_chose_on_fit_questions_alone(with_waits: 
     for one, same in zip(chosen.choice.sequences, other.choice.sequences, strict=True):
         assert one.scorer == same.scorer
         np.testing.assert_array_equal(one.thresholds, same.thresholds)
-    moved = sequence.scorer.losses(sequence.scorer.view(other.table))
-    assert (moved != sequence.scorer.losses(sequence.scorer.view(chosen.table)))[outside].any()
+    moved = LOST.of(sequence.scorer.view(other.table))
+    assert (moved != LOST.of(sequence.scorer.view(chosen.table)))[outside].any()
 
 
 def _right_for_wrong(codes: IntArray, rows: IntArray) -> IntArray:
