@@ -34,7 +34,7 @@ class GridSchedule:
     positions: tuple[int, ...]
     """Thinking tokens, strictly increasing."""
     stop_at: int | None = None
-    """Every trace still thinking there is stopped, whatever its score; the last position or None."""
+    """Position at which every trace is stopped, whatever its score: the last one, or None."""
 
     def view(self, table: Table) -> Table:
         """The table at these positions.
