@@ -1,6 +1,6 @@
-"""Choose on fit questions only: a rule, its thresholds in testing order, the recommendation."""
+"""Choose on fit questions only: a rule, the testing order of its thresholds, and the advice."""
 
 __all__ = [
-    "assessed", "choice", "fit_assessment", "forecasts", "frontier", "limits", "promises", "rated",
+    "assessed", "choice", "fit_assessment", "frontier", "limits", "promises", "rated",
     "recommendation", "sequences", "settings",
 ]  # fmt: skip

@@ -1,7 +1,6 @@
-"""What `assess` found, as ``assessment.json`` keeps it; nothing here computes.
+"""The result of `assess` as ``assessment.json`` keeps it.
 
-The classes of both protocols share their keys, so that a program that reads the document asks for
-`protocol` only where the protocols differ; `paper.analysis` adds its own.
+Both protocols share these keys; `paper.analysis` adds its own.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from stopadvisor.assessment.candidates import AlwaysRung
-from stopadvisor.assessment.choice import FitRule
+from stopadvisor.assessment.choice import FitComparison
 from stopadvisor.assessment.promises import LabelNeed, LabelRow, Promise
 from stopadvisor.assessment.recommendation import Recommendation
 from stopadvisor.ground.results import Shown
@@ -23,12 +22,11 @@ from stopadvisor.rules.roofline import Prices
 from stopadvisor.rules.schedules import grid_positions
 from stopadvisor.rules.serving_costs import StackCost
 from stopadvisor.runs.sources import Source
-from stopadvisor.stats.intervals import Interval
 from stopadvisor.workload.questions import PartCounts
 
 __all__ = [
-    "AssessedRun", "AssessedSettings", "AssessedWorkload", "AssessmentResult", "FitComparison",
-    "LoadSaving", "PredictedRegime", "Repeats", "StackCosts",
+    "AssessedRun", "AssessedSettings", "AssessedWorkload", "AssessmentResult", "LoadSaving",
+    "PredictedRegime", "Repeats", "StackCosts",
 ]  # fmt: skip
 
 
@@ -66,7 +64,7 @@ class AssessedWorkload:
     def of(
         cls, source: Source, n_questions: int, shown: ProbeTable, graded_by: GradedBy
     ) -> AssessedWorkload:
-        """What a source holds; `shown` are the questions whose traces are looked at."""
+        """Describe a source; `shown` are the questions whose traces were used."""
         return cls(
             n_questions=n_questions,
             n_checkpoints=source.table.n_checkpoints,
@@ -83,7 +81,7 @@ class AssessedWorkload:
 
 @dataclass(frozen=True)
 class PredictedRegime:
-    """What the mix of questions predicts."""
+    """Regime predicted from the mix of questions."""
 
     predicted: str
     """`learned`, `scalar`, `mixed` or `full-budget`."""
@@ -95,7 +93,7 @@ class PredictedRegime:
 
 @dataclass(frozen=True, kw_only=True)
 class AssessmentResult:
-    """What both protocols say of a run."""
+    """Result that both protocols share."""
 
     alpha: float | None
     """The risk asked for; null where none was: `promises` then compares several, and all else is at
@@ -124,46 +122,20 @@ class AssessmentResult:
 
 
 @dataclass(frozen=True)
-class FitComparison:
-    """The best rule of each kind at one risk."""
-
-    alpha: float
-    """The risk that all of them keep."""
-    learned: FitRule | None
-    """The best rule that combines the signals."""
-    scalar: FitRule | None
-    """The best rule of one signal."""
-    fixed_budget: FitRule | None
-    """The best fixed budget, without any probe before."""
-    agreement: FitRule | None
-    """The best rule of equal answers."""
-    delta_saving_pp: Interval | None
-    """Saving of learned minus scalar, in percentage points."""
-    verdict: str
-    """`learned better`, `scalar better`, `comparable` or `inconclusive`."""
-
-    @property
-    def kinds(self) -> tuple[FitRule, ...]:
-        """The best rule of each kind; one may be the best of two."""
-        found = (self.learned, self.scalar, self.agreement, self.fixed_budget)
-        return tuple({(rule.family, rule.where): rule for rule in found if rule}.values())
-
-
-@dataclass(frozen=True)
 class LoadSaving:
-    """What the advised rule saves at another load than the one it was chosen for."""
+    """Saving of the advised rule at another load than the one it was chosen for."""
 
     in_flight: int
     """Requests that decode together."""
     decoded: float
-    """Seconds of a decoded token, at the mean context."""
+    """Seconds per decoded token, at the mean context."""
     saving_pct: float
     """Net saving on fit questions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StackCosts:
-    """Net saving of the advised rule on each serving stack."""
+    """Cost of the advised rule on each serving stack."""
 
     operating_point: str | None
     """The rule that is priced, in words."""
@@ -184,7 +156,7 @@ class StackCosts:
 
     @property
     def by_stack(self) -> dict[str, StackCost]:
-        """Those that were priced, by name."""
+        """Stacks that were priced, by name."""
         named = {
             "vllm": self.vllm,
             "kv-fork": self.kv_fork,
@@ -197,7 +169,7 @@ class StackCosts:
 
 @dataclass(frozen=True)
 class AssessedSettings:
-    """What `calibrate` takes over."""
+    """Settings that `calibrate` takes over."""
 
     serving: str
     """The serving regime."""
@@ -217,10 +189,9 @@ class AssessedSettings:
 
 @dataclass(frozen=True)
 class Repeats:
-    """Fit questions that thought twice: how often full thinking differs from itself.
+    """How often a second full trace gives another answer, on fit questions sampled twice.
 
-    Agreement with full thinking can mean no more than this.  It is shown next to a promise about
-    differing replies, and never subtracted from anything.
+    It is shown next to a promise about differing replies, and never subtracted from anything.
     """
 
     questions: int

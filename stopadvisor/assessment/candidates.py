@@ -1,10 +1,9 @@
 """Candidate rules: families on schedules, each measured on fit questions.
 
-Schedules are strides over the positions that all questions share, starting at once or late, and
-markers with a gap between them; all end at a position from which thinking on made no fit question
-right.  Of a ladder: which rungs are asked, by which signal, along which path; few on purpose, since
-on 160 fit questions every further rule costs more than it brings.  Chooses nothing, and sees no
-calibration question.
+Schedules are strides over the positions that all questions share, with an early or late start, and
+markers with a minimum gap; all end at a position after which no fit question is lost.  For a ladder
+candidates say which rungs are asked, by which signal, along which path: few on purpose, since with
+160 fit questions each further rule costs more than it gains.
 """
 
 from __future__ import annotations
@@ -43,30 +42,29 @@ __all__ = [
 ]  # fmt: skip
 
 _STRIDES = 3
-"""Distances between two probes: the smallest, twice and four times as large."""
+"""Number of strides: the smallest distance between probes, twice it and four times it."""
 _MOST_PROBES = 128
-"""On a grid; where one has more positions, every second one, or fourth: probes so near to each
-other cost more than they save."""
+"""Longer grids are thinned to every second position, or fourth, and so on: probes that close cost
+more than they save."""
 _FEW_POSITIONS = 16
-"""Of a grid.  With so few it matters whether a stride begins with the first or ends with the last,
-and each stands for another stretch of the thinking."""
+"""On grids this short it matters whether a stride begins at the first or ends at the last position,
+and learned rules read more features."""
 _GAPS = (64, 128, 256)
-"""Thinking tokens between two probes at markers, at least."""
+"""Minimum numbers of thinking tokens between two probes at markers."""
 _LATE_QUANTILE = 0.05
-"""A late start leaves out the positions that 95 % of fit traces pass: all pay for the probes
-there, so that it can be worth going without."""
+"""A late start omits positions that 95 % of fit traces pass: almost every question would pay for
+probes there."""
 _CAP_MARGIN = 1.25
-"""Times the position from which stopping loses no fit question: others may need a little longer."""
+"""Factor on the position after which no fit question is lost: others may need a little longer."""
 _FROM_THE_START = ("run-stability", "confidence-leap", "agreement")
-"""Families as they are known: tried from the first probe on alone."""
+"""Published families, tried only from the first probe on."""
 
 
 def last_resort(fit: FitData) -> int | None:
-    """Position at which thinking ends for everybody; None where that never pays.
+    """Position at which every trace is stopped; None for none.
 
-    A quarter beyond the smallest position from which stopping loses no fit question: traces that
-    go on from there are the longest, and thinking on made no fit question right.  Never under the
-    last-checkpoint reference, where the last checkpoint is that end already.
+    A quarter beyond the smallest position after which stopping loses no fit question.  None under
+    the last-checkpoint reference, where the last checkpoint is such an end already.
     """
     table, positions = fit.table, fit.positions
     if table.reference == "last-checkpoint" or not positions:
@@ -82,9 +80,9 @@ def last_resort(fit: FitData) -> int | None:
 
 
 def grid_schedules(fit: FitData, stop_at: int | None = None) -> tuple[GridSchedule, ...]:
-    """Strides over the positions that all questions share, at once and late.
+    """Strides over the positions that all questions share, with an early and a late start.
 
-    A position 0, the probe without any thinking, is tried with and without.
+    Position 0, a probe before any thinking, is tried and omitted in turn.
     """
     table, shared = fit.table, fit.positions
     longest = int(table.trace_tokens.max()) if stop_at is None else stop_at
@@ -113,9 +111,9 @@ def grid_schedules(fit: FitData, stop_at: int | None = None) -> tuple[GridSchedu
 
 
 def marker_schedules(fit: FitData, stop_at: int | None = None) -> tuple[MarkerSchedule, ...]:
-    """Markers with a gap between them; none where nobody looked for any.
+    """Markers with a minimum gap; none where markers were not recorded.
 
-    Only those whose every probe was made on every question, in all parts.
+    Only schedules all of whose probes were made, on every question of every part.
     """
     table = fit.table
     if table.marker_positions is None or table.reference == "last-checkpoint":
@@ -157,7 +155,7 @@ def candidates(
 
 
 def _starts_late(schedule: GridSchedule, others: Sequence[GridSchedule]) -> bool:
-    """Whether another schedule is this one with probes before its first."""
+    """Whether another schedule is this one plus earlier probes."""
     return any(
         len(o) > len(schedule) and o.positions[-len(schedule) :] == schedule.positions
         for o in others
@@ -184,9 +182,9 @@ def _measured(
 # --- Rungs of a ladder ----------------------------------------------------------------------------
 
 _MOST_STEPS = 200
-"""Of a path: every fit question that is served or not, up to here."""
+"""Most thresholds of a path."""
 _MOST_RUNGS = 3
-"""Before the reference: up to this many all selections are tried, beyond that all rungs or one."""
+"""Up to this many rungs before the reference all selections are tried, beyond that all or one."""
 _RIDGE = 1.0
 _GIVING_UP = ("rung-confidence", "rung-learned")
 """Families whose scores tell a reply that is wrong from one that is unsure.  A cap abandons every
@@ -209,9 +207,9 @@ def _rung_candidates(
     assert rungs is not None  # `candidates` asks
     for columns in _selections(rungs):
         found: list[tuple[Climb, FloatArray] | None] = []
-        # The boldest step of a cap serves every reply that ended: it is the same rule.
+        # The boldest step of `cap` serves every finished reply: the same rule as `rung`.
         if "rung" in families and "cap" not in families and len(columns) == 1:
-            # Only where the reply was cut or has no answer the reference is asked.
+            # The reference is asked only where the reply was cut or has no answer.
             found.append(_scored(fit, "rung", columns))
         is_vote = any(len(block) > 1 for block in rungs.blocks if columns[-1] in block)
         if "cap" in families and not is_vote:
@@ -236,24 +234,24 @@ def _rung_candidates(
 
 @dataclass(frozen=True)
 class AlwaysRung:
-    """One rung served to everybody, without a rule: what people do today."""
+    """One rung served to everybody, without a rule."""
 
     name: str
     """The rung."""
     replies: int
-    """Of it: more than one where the plurality of samples is the answer."""
+    """Replies asked of it; more than one where the majority answer is served."""
     saving_pct: float
-    """Against the reference, in the prices of the ladder."""
+    """Saving against the reference, at the prices of the ladder."""
     token_saving_pct: float
-    """Of the decoded tokens."""
+    """Saving in decoded tokens."""
     risk: float
-    """What a question counts on average, by the first loss asked for."""
+    """Mean of the first limited loss."""
     accuracy: float
     """Share answered right."""
 
 
 def always_rungs(fit: FitData) -> tuple[AlwaysRung, ...]:
-    """What each rung alone costs and loses on fit questions; empty where there is no ladder."""
+    """Cost and loss of each rung alone on fit questions; empty where there is no ladder."""
     rungs, table = fit.table.rungs, fit.table
     if rungs is None:
         return ()
@@ -275,7 +273,7 @@ def always_rungs(fit: FitData) -> tuple[AlwaysRung, ...]:
 
 
 def _selections(rungs: Rungs) -> Iterator[tuple[int, ...]]:
-    """Columns that may be asked before the reference; samples of a rung come all together."""
+    """Columns that may be asked before the reference; all samples of a rung or none."""
     before = [tuple(block) for block in rungs.blocks[:-1]]
     if len(rungs.blocks[-1]) > 1:
         before.append(tuple(rungs.blocks[-1])[:-1])
@@ -314,10 +312,10 @@ def _scored(fit: FitData, family: str, columns: tuple[int, ...]) -> tuple[Climb,
 def _path(
     fit: FitData, columns: tuple[int, ...], scores: FloatArray, *, separate: bool
 ) -> tuple[tuple[float, ...], ...]:
-    """Thresholds from bold to careful: the same score for every rung, or `separate` quantiles.
+    """Thresholds from bold to careful: one score for all rungs, or `separate` quantiles of each.
 
-    The boldest of separate ones is the lowest score of all, replies that were cut included: the cap
-    under which they were recorded.
+    The boldest of the separate ones is the lowest score, cut replies included: the cap under which
+    they were recorded.
     """
     assert fit.table.rungs is not None
     served = fit.table.rungs.served[:, list(columns)]
@@ -340,7 +338,7 @@ def _path(
 def _learned(
     fit: FitData, columns: tuple[int, ...], *, with_logprob: bool
 ) -> tuple[Climb, FloatArray] | None:
-    """Probability that serving a reply counts nothing, fitted on all rungs at once."""
+    """Fit, on all rungs at once, the probability that serving a reply loses nothing."""
     table, rungs = fit.table, fit.table.rungs
     assert rungs is not None
     names: tuple[str, ...] = RUNG_FEATURES if with_logprob else RUNG_FEATURES[:-1]

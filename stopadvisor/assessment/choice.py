@@ -1,7 +1,6 @@
-"""Choosing on fit questions: one rule, and the thresholds along which it will be tested.
+"""Choose on fit questions a rule and the thresholds along which it will be tested.
 
-`choose` sees fit questions and nothing else; what it returns is complete before any calibration
-question is looked at.  `certification.calibration` tests it.
+It is complete before any calibration question is opened; `certification.calibration` tests it.
 """
 
 from __future__ import annotations
@@ -9,14 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stopadvisor.assessment.forecasts import (
+from stopadvisor.assessment.limits import FitLimits
+from stopadvisor.assessment.rated import (
+    SIMPLER_WITHIN,
     Imitation,
     RatedRule,
+    RulesOnFit,
     certification_probability,
+    compare,
     fit_limit,
+    rating,
+    saving_lower,
 )
-from stopadvisor.assessment.limits import FitLimits
-from stopadvisor.assessment.rated import SIMPLER_WITHIN, RulesOnFit, compare, rating, saving_lower
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.assessment.settings import Settings
 from stopadvisor.ground.errors import NothingToChoose
@@ -32,7 +35,7 @@ from stopadvisor.rules.serving_costs import StackCost, serving_costs
 from stopadvisor.stats.bounds import unspent
 from stopadvisor.stats.intervals import Interval
 
-__all__ = ["Choice", "FitRule", "Settings", "choose"]
+__all__ = ["Choice", "FitComparison", "FitRule", "Settings", "choose"]
 
 _LABELS = (100, 200, 400, 800, 1600, 3200)
 """Calibration questions for which the expected saving is computed."""
@@ -40,7 +43,7 @@ _LABELS = (100, 200, 400, 800, 1600, 3200)
 
 @dataclass(frozen=True, kw_only=True)
 class FitRule:
-    """A rule at the threshold that fit questions expect calibration to certify; out of fold."""
+    """A rule at the threshold that calibration is expected to certify; measured out of fold."""
 
     feasible: bool
     """Whether a threshold keeps the risk."""
@@ -55,7 +58,7 @@ class FitRule:
     where: str
     """The same in words."""
     expected_saving_pct: float
-    """Net saving that calibration is expected to certify: mean over imitated ones."""
+    """Net saving that calibration is expected to certify: mean over imitated calibrations."""
     fit_risk: float | None
     """Share lost of the fit questions, out of fold."""
     fit_accuracy: float | None
@@ -71,30 +74,53 @@ class FitRule:
 
 
 @dataclass(frozen=True)
+class FitComparison:
+    """The best rule of each kind at one risk."""
+
+    alpha: float
+    """The risk that all of them keep."""
+    learned: FitRule | None
+    """The best rule that combines the signals."""
+    scalar: FitRule | None
+    """The best rule of one signal."""
+    fixed_budget: FitRule | None
+    """The best fixed budget, without any probe before."""
+    agreement: FitRule | None
+    """The best rule of equal answers."""
+    delta_saving_pp: Interval | None
+    """Saving of learned minus scalar, in percentage points."""
+    verdict: str
+    """`learned better`, `scalar better`, `comparable` or `inconclusive`."""
+
+    @property
+    def kinds(self) -> tuple[FitRule, ...]:
+        """The best rule of each kind; one may be the best of two."""
+        found = (self.learned, self.scalar, self.agreement, self.fixed_budget)
+        return tuple({(rule.family, rule.where): rule for rule in found if rule}.values())
+
+    @classmethod
+    def empty(cls, alpha: float) -> FitComparison:
+        """No rule of any kind."""
+        return cls(alpha, None, None, None, None, None, "inconclusive")
+
+
+@dataclass(frozen=True)
 class Choice:
     """Everything that fit questions decide; calibration changes none of it."""
 
     settings: Settings
     fit: FitData
     n_calibration: int
+    comparison: FitComparison
     nothing: str | None = None
     """Why there is no rule to choose; then there is no sequence either."""
     sequences: tuple[ThresholdSequence, ...] = ()
-    """What calibration will test: the advised sequence with all of delta, then perhaps a second
-    with what the exact test of the first leaves of it."""
-    learned: FitRule | None = None
-    scalar: FitRule | None = None
-    fixed_budget: FitRule | None = None
-    agreement: FitRule | None = None
-    """The best of its kind; None where there is none."""
+    """What calibration will test: the advised sequence at all of delta, then perhaps a second one
+    at what the exact test of the first leaves of it."""
     compared: tuple[ThresholdSequence, ...] = ()
-    """The best learned sequence, scalar, fixed budget and agreement, as far as there are such, and
-    what is tested; each once."""
-    verdict: str = "inconclusive"
-    delta_saving_pp: Interval | None = None
-    """Learned minus scalar, paired over questions, every choice made again in each resample."""
+    """The best sequence of each kind and those that are tested, each once."""
     advised: ThresholdSequence | None = None
-    """The sequence that the evidence favours; None: none is expected to save anything."""
+    """None where no rule is expected to save anything."""
     advised_index: int = -1
     advised_point: FitRule | None = None
     saving_lower: float | None = None
@@ -103,12 +129,11 @@ class Choice:
     probability: float = 0.0
     """Probability that calibration certifies some positive saving, at the fit risk."""
     label_savings: Mapping[int, float] = field(default_factory=dict)
-    """What the advised rule is expected to save (percent), by the number of calibration
-    questions."""
+    """Expected saving of the advised rule (percent), by the number of calibration questions."""
     margin: float = SIMPLER_WITHIN
-    """Points of saving by which a learned rule must be ahead of simpler ones."""
+    """Points of saving by which a learned rule must lead simpler ones."""
     counted: tuple[int, ...] = ()
-    """Calibration questions that each guarantee is of; empty for all of them."""
+    """Calibration questions that each guarantee counts; empty for all of them."""
 
     @property
     def n_fit(self) -> int:
@@ -122,7 +147,7 @@ class Choice:
 
     @property
     def limit(self) -> FitLimits:
-        """Losses that are allowed on fit questions; see `forecasts.fit_limit`."""
+        """Losses allowed on fit questions; see `rated.fit_limit`."""
         return fit_limit(self.n_calibration, self.settings, self.counted)
 
     @property
@@ -137,15 +162,15 @@ class Choice:
     def deltas(self, n_counted: int, traces: int = 1) -> tuple[float, ...]:
         """Error probability of each sequence that is tested; their sum is at most delta."""
         settings, rest = self.settings, 0.0
-        # What several tests at once leave of it is not known exactly, nor that of two traces.
+        # What several limits or two traces leave of delta is not known exactly.
         if settings.is_plain and traces == 1:
             rest = unspent(n_counted, settings.alpha, settings.delta)
         return (settings.delta, rest)[: len(self.sequences)]
 
     def serving(self, weights: Weights | None = None) -> Mapping[Serving, StackCost]:
-        """The advised rule under every serving regime; empty where none is advised.
+        """Cost of the advised rule under every serving regime; empty where none is advised.
 
-        At the `weights` of the settings, or at those of another load.
+        `weights` are those of another load than the settings'.
         """
         sequence, settings = self.advised, self.settings
         if sequence is None or self.advised_index < 0:
@@ -172,20 +197,21 @@ def choose(
     Parameters
     ----------
     n_calibration : int
-        How many calibration questions will enter the test; their number, not their outcomes.
+        Number of calibration questions that the test will count.
     categories : mapping, optional
-        Calibration questions of each category; None for as many as their share on fit says.
+        Calibration questions of each category; by default their share of fit questions.
     others : ProbeTable, optional
-        Questions of the other parts, without outcomes: no rule probes where one of them was not.
+        Questions of the other parts, without outcomes: no rule probes where one of them was not
+        probed.
     rules : RulesOnFit, optional
-        The rules measured on these questions, where that was done already for another alpha.
+        Rules measured on these questions before, for another alpha.
 
     Raises
     ------
     CalibrationError
         Questions of another type, or too few of them.
     NothingToChoose
-        A risk target that full thinking cannot miss, or nothing that a rule could be measured by.
+        Alpha is not below the full-thinking accuracy, or no rule can be measured.
 
     Notes
     -----
@@ -213,18 +239,20 @@ def choose(
         settings,
         fit,
         n_calibration,
+        FitComparison(
+            settings.alpha,
+            learned=points[0],
+            scalar=points[1],
+            fixed_budget=points[2],
+            agreement=points[3],
+            delta_saving_pp=spread,
+            verdict=verdict,
+        ),
         sequences=tuple(_sequences(tested)),
-        learned=points[0],
-        scalar=points[1],
-        fixed_budget=points[2],
-        agreement=points[3],
         compared=tuple({id(e): e.sequence for e in (*best, *tested) if e is not None}.values()),
-        verdict=verdict,
-        delta_saving_pp=spread,
         advised=sequence,
         advised_index=-1 if sequence is None else sequence.index(limit),
         advised_point=None if advised is None else _fit_point(fit, advised, limit),
-        # Where even the most careful threshold loses too many fit questions, nothing is advised.
         saving_lower=None
         if advised is None
         else saving_lower(ranking.resamples, _sequences(ranking.rules)),
@@ -277,7 +305,7 @@ def _fit_point(fit: FitData, rated: RatedRule, limit: FitLimits) -> FitRule:
 
 
 def _asked_at(scorer: Scorer, threshold: float | None) -> tuple[tuple[int, ...] | None, str]:
-    """Where a rule asks, in thinking tokens where traces share its positions, and in words."""
+    """Where a rule probes: in thinking tokens if traces share its positions, and in words."""
     schedule = scorer.schedule
     if scorer.family == FIXED_BUDGET:
         if threshold is None:

@@ -1,7 +1,7 @@
-"""Assessing a source: profile, evidence, serving and recommendation as one result, with remarks.
+"""Assess a source: profile, evidence, serving costs, recommendation and remarks as one result.
 
-Reads the outcomes of fit questions and no others; `paper.analysis` does the same under the paper's
-protocol, over all questions.
+Only outcomes of fit questions are read; `paper.analysis` does the same under the paper's protocol,
+over all questions.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from stopadvisor.assessment.assessed import (
     AssessedSettings,
     AssessedWorkload,
     AssessmentResult,
-    FitComparison,
     LoadSaving,
     PredictedRegime,
     Repeats,
     StackCosts,
 )
 from stopadvisor.assessment.candidates import AlwaysRung, always_rungs
-from stopadvisor.assessment.choice import Choice, Settings, choose
+from stopadvisor.assessment.choice import Choice, FitComparison, Settings, choose
 from stopadvisor.assessment.promises import (
     LabelNeed,
     LabelRow,
@@ -62,22 +61,22 @@ __all__ = [
 
 @dataclass(frozen=True)
 class FitAssessment:
-    """What `assess` found on fit questions; `result` is what is shown and saved of it."""
+    """An assessment on fit questions; `result` is the document that is shown and saved."""
 
     source: Source
     profile: Profile
     recommendation: Recommendation
     choice: Choice
     repeats: Repeats | None = None
-    """How often full thinking differed from itself; None where no question thought twice."""
+    """None where no question was sampled twice."""
     promises: tuple[Promise, ...] | None = None
-    """Where no risk was asked for: what several would buy, the settings' being the one proposed."""
+    """Only without an alpha: what several would buy; that of the settings is the proposed one."""
     rungs: tuple[AlwaysRung, ...] = ()
     """Each rung of a ladder served to everybody; empty where one trace is probed."""
 
     @property
     def label_savings(self) -> tuple[LabelRow, ...]:
-        """What the advised rule is expected to save by the number of labels; empty without one."""
+        """Expected saving by the number of labels; empty where no rule is advised."""
         counts = self.source.counts()
         share = counts["calibration"] / sum(counts.values())
         return tuple(
@@ -87,27 +86,17 @@ class FitAssessment:
 
     @cached_property
     def label_needs(self) -> tuple[LabelNeed, ...]:
-        """Gold labels that a promise about lost answers would take; simulated when first read."""
+        """Gold labels that a promise about lost answers would take; simulated on first access."""
         return label_needs(self.choice)
 
     def result(self, loads: Sequence[Weights] = ()) -> AssessedRun:
-        """What ``assessment.json`` keeps: the same fit questions give the same bytes.
+        """Content of ``assessment.json``: the same fit questions give the same bytes.
 
-        With `loads`, the prices of other loads, it says what the advised rule saves at each.  It
-        carries no time and nothing of a calibration question; headline and remarks on the sample
-        are the caller's.
+        `loads` are prices at other loads, at which the advised rule is priced too.  The caller adds
+        the headline and remarks on the sample.
         """
         choice, settings, source = self.choice, self.choice.settings, self.source
         fit, counts = source.part("fit"), source.counts()
-        comparison = FitComparison(
-            settings.alpha,
-            learned=choice.learned,
-            scalar=choice.scalar,
-            fixed_budget=choice.fixed_budget,
-            agreement=choice.agreement,
-            delta_saving_pp=choice.delta_saving_pp,
-            verdict=choice.verdict,
-        )
         graded_by = choice.fit.table.graded_by
         remarks = remarks_on_promise(source, settings.alpha, choice.full_accuracy, graded_by)
         if choice.n_fit < counts["fit"]:
@@ -122,7 +111,7 @@ class FitAssessment:
             regime=PredictedRegime(self.profile.predicted, self.profile.stability, "fit"),
             recommendation=self.recommendation,
             remarks=tuple(remarks),
-            matched_risk=(comparison,),
+            matched_risk=(choice.comparison,),
             serving=_stack_costs(choice, loads),
             fit_full_accuracy=choice.full_accuracy,
             fit_saving_lower_pct=choice.saving_lower,
@@ -153,18 +142,18 @@ def assess(
 ) -> FitAssessment:
     """Assess under the deploy protocol, from fit questions alone.
 
-    Whatever was measured ends in advice: where it leaves no rule to choose, in full thinking.
+    Where there is no rule to choose, the advice is full thinking.
 
     Parameters
     ----------
     propose : bool
-        Compare what several risks would buy, and assess at the one proposed in place of the
+        Compare what several alphas would buy, and assess at the proposed one instead of the
         settings' own.
     traces : int, optional
-        Of each calibration question that will count; by default two where all have a second one.
+        Traces of each calibration question that will count; by default two where all have a second.
 
-    Raises CalibrationError: too few questions in a part, or families that these probes cannot be
-    read by.
+    Raises CalibrationError: a part has too few questions, or the families read signals that these
+    probes lack.
     """
     fit, sealed, counts = source.part("fit"), source.part("calibration"), source.counts()
     counted = calibration_rows(sealed)
@@ -184,15 +173,17 @@ def assess(
     offered: tuple[Promise, ...] | None = () if propose else None
     try:
         check_labels(fit)
-        # Where questions of the other parts were not probed, no rule probes; their first traces.
+        # No rule may probe where another part's question (its first trace) was not probed.
         others = (source.parts != PARTS.index("fit")) & (source.table.samples == 0)
         rules = RulesOnFit.measure(fit, settings, source.table.take(others).observations)
         if propose:
             offered = promises(rules, counted.size, settings, categories=categories)
             settings = replace(settings, alpha=proposed(offered).alpha)
         choice = choose(fit, counted.size, settings, categories=categories, rules=rules)
-    except NothingToChoose as error:  # a result like any other: the advice is full thinking
-        choice = Choice(settings, fit_data(fit, settings), counted.size, nothing=str(error))
+    except NothingToChoose as error:  # the advice is full thinking
+        nothing = FitComparison.empty(settings.alpha)
+        fitted = fit_data(fit, settings)
+        choice = Choice(settings, fitted, counted.size, nothing, nothing=str(error))
     blind, sequence = None, choice.advised
     if sequence is not None and choice.advised_index >= 0 and shape.predicted == "full-budget":
         stops = sequence.curve.stops(choice.advised_index)
@@ -209,9 +200,9 @@ def assess(
 
 
 def advice_profile(fit: FitQuestions, *, rng: np.random.Generator) -> Profile:
-    """Profile of fit questions, one trace of each group, on which advice may rest.
+    """Profile of fit questions, one trace of each group.
 
-    Along the positions that all questions share; where there are none, along each one's own.
+    Along the positions that all questions share, or else along each question's own.
     """
     require_fit(fit)
     table = fit.take(calibration_rows(fit))
@@ -247,7 +238,7 @@ def _repeats(fit: FitQuestions) -> Repeats | None:
         for row, key in enumerate(fit.keys)
         if fit.samples[row] == 0 and key in second
     ]
-    # Copies of a question share its content, and are the same question.
+    # Copies of a question have the same key and count once.
     pairs = list({fit.keys[row]: (row, other) for row, other in pairs}.values())
     if not pairs:
         return None
@@ -262,7 +253,7 @@ def _repeats(fit: FitQuestions) -> Repeats | None:
 
 
 def _stack_costs(choice: Choice, loads: Sequence[Weights]) -> StackCosts:
-    """Costs of the advised rule on every stack, and what it saves at the prices of other loads."""
+    """Costs of the advised rule on every stack, and its saving at other loads."""
     point, rows, regime = choice.advised_point, choice.serving(), choice.settings.serving
     at = None
     if point is not None and point.threshold is not None:
@@ -292,11 +283,11 @@ _NO_COST = StackCost(None, None, None, None, None, None, None, None)
 """Where no rule is advised."""
 
 
-# --- What the figures do not tell their reader ----------------------------------------------------
+# --- Remarks --------------------------------------------------------------------------------------
 
 
 def remarks_on_sample(source: Source, result: AssessmentResult) -> list[str]:
-    """What the reader should know of the questions and traces."""
+    """Remarks on the questions and traces."""
     found = [] if source.torn is None else [source.torn]
     cut, basis = result.workload.truncated_share, result.regime.basis
     if cut > TRUNCATED_WARN:
@@ -318,7 +309,7 @@ def remarks_on_sample(source: Source, result: AssessmentResult) -> list[str]:
 
 
 def meaning_of_cut(differs: bool) -> str:
-    """What a trace that was cut off means for a promise on replies that differ, or on lost ones."""
+    """What a trace that was cut off means for a promise about differing or lost replies."""
     if differs:
         return "a stop there counts as one that differs"
     return "a question cut off cannot be lost"
@@ -327,7 +318,7 @@ def meaning_of_cut(differs: bool) -> str:
 def remarks_on_promise(
     source: Source, alpha: float, accuracy: float, graded_by: GradedBy = "gold"
 ) -> list[str]:
-    """What the reader should know of what is promised, and of what it rests on."""
+    """Remarks on the promise and what it rests on."""
     found = []
     if graded_by == "agreement":
         found.append(

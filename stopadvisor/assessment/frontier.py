@@ -1,9 +1,7 @@
-"""Accuracy against cost, and what else a choice looks like on fit questions.
+"""Accuracy against cost, and other figures of a choice on fit questions.
 
-A frontier is what a rule costs and gets right on average, one point a threshold; the fixed-budget
-frontier has one point a budget.  The gain is the height of the first above the second at equal
-cost.  What pictures show comes from the functions that made the choice; opens no outcome but those
-of fit questions, chooses nothing, and words nothing.
+A frontier holds the mean cost and accuracy of a rule, a point per threshold; that of fixed budgets
+has a point per budget.  The gain is the height of the first above the second at equal cost.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stopadvisor.assessment.choice import Choice
-from stopadvisor.assessment.forecasts import fit_limit
+from stopadvisor.assessment.rated import fit_limit
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray, Numbers, numbers
 from stopadvisor.ground.errors import CalibrationError
@@ -48,7 +46,7 @@ class Frontier:
     """Share in 0–1."""
 
 
-# --- From scores, as the paper does: the last checkpoint is where everything stops ----------------
+# --- From scores, as in the paper: everything stops at the last checkpoint ------------------------
 
 
 def grid_frontier(
@@ -56,9 +54,9 @@ def grid_frontier(
 ) -> Frontier:
     """Frontier of one rule that stops at the first checkpoint whose score reaches a threshold.
 
-    `scores`, `cost` and `correct` have shape (n_questions, n_checkpoints); where no score reaches
-    the threshold the question stops at the last checkpoint.  `thresholds` come in any order, which
-    the points keep, without repetition.  Paper, Section "Training and Metrics".
+    `scores`, `cost` and `correct` have shape (n_questions, n_checkpoints); a question none of whose
+    scores reaches the threshold stops at the last checkpoint.  `thresholds` are distinct, in any
+    order, and the points keep that order.  Paper, Section "Training and Metrics".
     """
     order = np.argsort(-thresholds)
     descending = np.asarray(thresholds, dtype=np.float64)[order]
@@ -74,7 +72,7 @@ def grid_frontier(
 def fixed_budget_frontier(
     cost: FloatArray, correct: BoolArray, budgets: FloatArray | IntArray
 ) -> Frontier:
-    """Frontier of stopping every question at one and the same checkpoint.
+    """Frontier of stopping every question at the same checkpoint.
 
     `cost` and `correct` have shape (n_questions, n_checkpoints), `budgets` (n_checkpoints,).
     """
@@ -84,11 +82,11 @@ def fixed_budget_frontier(
 def fixed_accuracy(
     fixed: Frontier, cost: FloatArray, how: Interpolation = "linear"
 ) -> NDArray[np.float64]:
-    """Accuracy that fixed budgets reach at some costs, of the shape of `cost`.
+    """Accuracy of fixed budgets at given costs, in the shape of `cost`.
 
-    ``floor`` takes the dearest budget that costs no more, ``ceiling`` the cheapest that costs no
-    less; outside the range all of them take the nearer end, and ``nearest`` the cheaper of two that
-    are equally near.  CalibrationError for costs of fixed budgets that descend.
+    ``floor`` takes the most expensive budget that costs no more, ``ceiling`` the cheapest that
+    costs no less, ``nearest`` the cheaper of two that are equally near; outside the range all take
+    the nearer end.  CalibrationError where the costs of fixed budgets descend.
 
     Paper, Eq. for G(tau), which reads linearly, and Appendix, "Fixed-budget interpolation
     sensitivity".
@@ -110,14 +108,14 @@ def fixed_accuracy(
 
 
 def gains(rule: Frontier, fixed: Frontier, how: Interpolation = "linear") -> NDArray[np.float64]:
-    """G(tau): accuracy of a rule minus that of fixed budgets at the same cost, at its every point.
+    """G(tau): accuracy of a rule minus that of fixed budgets at the same cost, at each point.
 
-    Its largest value is the paper's peak gain, a summary after the fact.
+    Its maximum is the paper's peak gain.
     """
     return rule.accuracy - fixed_accuracy(fixed, rule.cost, how)
 
 
-# --- From fit questions, as served: costs of the deployer's own regime ----------------------------
+# --- From fit questions, at the costs of the user's serving regime --------------------------------
 
 
 def sequence_frontier(fit: FitData, sequence: ThresholdSequence) -> Frontier:
@@ -129,11 +127,10 @@ def sequence_frontier(fit: FitData, sequence: ThresholdSequence) -> Frontier:
 
 
 def served_budget_frontier(fit: FitData) -> Frontier:
-    """What it costs and gives to close every trace at one budget and ask once.
+    """Frontier of closing every trace at one budget and asking once.
 
-    A trace that is over by then ends by itself, with the reference's answer and no probe.
-    ProbeError where the questions have no position in common at which all that think on were
-    probed.
+    A shorter trace ends by itself, with the reference's answer and no probe.  ProbeError where the
+    questions share no probed position.
     """
     view = grid_view(fit.table)
     rule = Scorer(FIXED_BUDGET, GridSchedule(tuple(view.budgets.tolist())), None)
@@ -142,7 +139,7 @@ def served_budget_frontier(fit: FitData) -> Frontier:
     return Frontier(view.budgets.astype(np.float64), costs, view.correct_online.mean(axis=0))
 
 
-# --- For the eye ----------------------------------------------------------------------------------
+# --- Figures for the report -----------------------------------------------------------------------
 
 ALPHAS = (0.01, 0.02, 0.03, 0.05, 0.075, 0.10, 0.125, 0.15, 0.175, 0.20, 0.25, 0.30)
 """Further risk targets at which the saving is computed."""
@@ -150,12 +147,12 @@ ALPHAS = (0.01, 0.02, 0.03, 0.05, 0.075, 0.10, 0.125, 0.15, 0.175, 0.20, 0.25, 0
 
 @dataclass(frozen=True)
 class Curve:
-    """A frontier for the eye: thresholds or budgets with their cost and accuracy."""
+    """A frontier to draw: thresholds or budgets with their cost and accuracy."""
 
     name: str
-    """Of the rule."""
+    """The rule."""
     at: Numbers
-    """Thresholds as people know them, or budgets in tokens."""
+    """Thresholds on the scale people know, or budgets in tokens."""
     cost: tuple[float, ...]
     """Percent of what full thinking costs."""
     accuracy: tuple[float, ...]
@@ -164,17 +161,17 @@ class Curve:
 
 @dataclass(frozen=True)
 class AlphaSavings:
-    """Net saving that each risk target allows."""
+    """Net saving at each alpha."""
 
     alphas: tuple[float, ...]
     savings: dict[str, tuple[float | None, ...]]
-    """Family to percent; None where no threshold keeps the risk."""
+    """Percent by family; None where no threshold keeps the risk."""
 
 
 def displayed(family: str, thresholds: FloatArray) -> FloatArray:
-    """Thresholds on the scale that people know; no confidence is shown as more than 1.
+    """Thresholds on the scale that people know.
 
-    The first of a sequence lies above every score, and so above every confidence.
+    Confidences are cut at 1: the first threshold of a sequence lies above every score.
     """
     shown = np.array([display_threshold(family, t) for t in thresholds])
     return np.minimum(shown, 1.0) if family in ("confidence", "deer") else shown
@@ -204,7 +201,7 @@ def fit_curves(fit: FitData, rules: Sequence[ThresholdSequence]) -> tuple[Curve,
 
 
 def fixed_curve(fit: FitData) -> Curve:
-    """Everything stopped at one budget; of a ladder each rung for everybody."""
+    """Curve of fixed budgets; for a ladder, of each rung served to everybody."""
     table, full = fit.table, fit.full_cost
     if table.rungs is not None:
         columns = np.array([k for block in table.rungs.blocks for k in {block[0], block[-1]}])
@@ -232,7 +229,7 @@ def accuracy_at_cost(fixed: Curve, cost: float) -> float | None:
 
 
 def savings_by_alpha(choice: Choice) -> AlphaSavings:
-    """What each rule that was compared saves."""
+    """Saving of each compared rule at several alphas."""
     settings, accuracy = choice.settings, choice.full_accuracy
     alphas = sorted({a for a in ALPHAS if a < accuracy} | {settings.alpha})
     full = float(choice.fit.full_cost.sum())
@@ -248,7 +245,7 @@ def savings_by_alpha(choice: Choice) -> AlphaSavings:
 
 @dataclass(frozen=True)
 class Ending:
-    """Where a rule ends the fit questions, at the threshold that the promise allows it."""
+    """Where a rule ends the fit questions, at the threshold that alpha allows."""
 
     rule: ThresholdSequence
     stops: IntArray  # (n_questions,)
@@ -260,7 +257,7 @@ class Ending:
 
 
 def endings_of(choice: Choice) -> tuple[Ending, ...]:
-    """Endings of every rule that was compared, as far as the promise allows it to stop."""
+    """Endings of every compared rule that alpha allows to stop."""
     found = []
     for sequence in choice.compared:
         index, view = sequence.index(choice.limit), sequence.view

@@ -1,7 +1,7 @@
-"""What calibration will allow to be lost, read in fit questions.
+"""How many losses a calibration allows, and the corresponding limits on fit questions.
 
-What is gained allows a drop to lose more, and a category has questions of its own, so that every
-loss that is limited brings its counts along.
+For a drop the limit depends on the gains, and a category counts its own questions, so every limited
+loss has its own counts.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ __all__ = [
 
 @dataclass(frozen=True)
 class BlockCounts:
-    """What one loss counts of fit questions along the thresholds, in blocks."""
+    """Counts of one loss on fit questions, by block and threshold."""
 
     lost: FloatArray  # (n_blocks, n_thresholds)
     gained: FloatArray | None  # (n_blocks, n_thresholds); None where nothing counts -1
     sizes: FloatArray  # (n_blocks,)
-    """Questions that it is of."""
+    """Questions that the loss counts."""
 
     @cached_property
     def _steps(self) -> tuple[IntArray, FloatArray, FloatArray | None]:
-        """First of each thresholds in a row that count the same questions, and the counts there."""
+        """First threshold of each run of equal counts, and the counts there."""
         changed = (self.lost[:, 1:] != self.lost[:, :-1]).any(axis=0)
         if self.gained is not None:
             changed |= (self.gained[:, 1:] != self.gained[:, :-1]).any(axis=0)
@@ -45,14 +45,15 @@ class BlockCounts:
         return first, self.lost[:, first], None if self.gained is None else self.gained[:, first]
 
     def counted(self, draws: FloatArray) -> FloatArray:
-        """Questions that it is of, in each draw, (n_draws,)."""
+        """Questions that the loss counts in each draw, (n_draws,)."""
         return (draws @ self.sizes.astype(np.float32)).astype(np.float64)
 
     def in_draws(self, draws: FloatArray) -> tuple[IntArray, FloatArray, FloatArray]:
-        """Lost and gained of drawn blocks, once for thresholds in a row that count the same.
+        """Lost and gained in drawn blocks, once per run of thresholds with equal counts.
 
-        `draws` have shape (n_draws, n_blocks).  Returns the first threshold of each such row,
-        (n_steps,), and the counts, (n_draws, n_steps); gained (n_draws, 1) where nothing is.
+        `draws` have shape (n_draws, n_blocks).  Returns the first threshold of each run,
+        (n_steps,), and the counts, (n_draws, n_steps); gained is (n_draws, 1) where nothing
+        counts -1.
         """
         first, lost, gained = self._steps
         none = np.zeros((len(draws), 1))
@@ -61,14 +62,14 @@ class BlockCounts:
     def last(self, over: BoolArray) -> IntArray:
         """Last threshold before the first that is over, in each draw; -1 for none.
 
-        `over` is of the thresholds that `in_draws` returns, (n_draws, n_steps).
+        `over`, (n_draws, n_steps), is about the runs of thresholds that `in_draws` returns.
         """
         first, n_thresholds = self._steps[0], self.lost.shape[1]
         ends = np.where(over.any(axis=1), first[over.argmax(axis=1)], n_thresholds)
         return np.asarray(ends - 1, dtype=np.int64)
 
     def shares(self, index: int) -> Shares:
-        """Lost and gained at one threshold, of the questions that are counted."""
+        """Shares lost and gained at one threshold."""
         n = max(float(self.sizes.sum()), 1.0)
         gained = 0.0 if self.gained is None else float(self.gained[:, index].sum()) / n
         return Shares(float(self.lost[:, index].sum()) / n, gained)
@@ -76,34 +77,34 @@ class BlockCounts:
 
 @dataclass(frozen=True)
 class Shares:
-    """Of the questions that a loss is of, with one trace each."""
+    """Shares of the counted questions, with one trace each."""
 
     lost: float = 0.0
     gained: float = 0.0
     lost_again: float = 0.5
-    """Of the lost, those that a second trace loses too, where two count; .43 to .69 on MATH-500."""
+    """Share of the lost questions that a second trace loses too; .43 to .69 on MATH-500."""
 
     @property
     def of_pairs(self) -> tuple[float, float]:
-        """Of the questions with two traces: both lost, and none."""
+        """With two traces: shares of questions with both lost, and with none lost."""
         both = self.lost * self.lost_again
         return both, max(1 - 2 * self.lost + both, 0.0)
 
 
 @dataclass(frozen=True)
 class FitLimits:
-    """Most lost of fit questions, for each loss that is limited."""
+    """Limits of calibration, applied to fit questions; an entry per limited loss."""
 
     most: tuple[FloatArray | IntArray, ...]
-    """Of `n` questions, by how many are gained; one entry where nothing is."""
+    """Most lost of `n` questions, by the number gained; one entry where nothing counts -1."""
     n: tuple[float, ...]
-    """Calibration questions that each loss is of."""
+    """Calibration questions that each loss counts."""
 
     def last(self, counts: Sequence[BlockCounts], draws: FloatArray) -> IntArray:
         """Last threshold before the first that exceeds a limit, in each draw; -1 for none.
 
-        The same walk as calibration's, so that what is expected is what can be certified.  `draws`,
-        (n_draws, n_blocks), are how often each block is drawn.
+        The same walk as calibration's.  `draws`, (n_draws, n_blocks), say how often each block is
+        drawn.
         """
         found = []
         for part, most, n in zip(counts, self.most, self.n, strict=True):
@@ -114,19 +115,19 @@ class FitLimits:
         return np.asarray(np.min(found, axis=0), dtype=np.int64)
 
     def fewest(self, n_fit: int) -> float:
-        """Losses that the strictest limit allows among N fit questions, where none is gained."""
+        """Losses that the strictest limit allows among N fit questions without gains."""
         rates = [float(most[0]) / max(n, 1e-9) for most, n in zip(self.most, self.n, strict=True)]
         return min(rates) * n_fit
 
 
 def allowed(most: FloatArray | IntArray, gained: FloatArray | IntArray | float) -> FloatArray:
-    """Most lost, given how many are gained."""
+    """Look up the most lost for given gains."""
     at = np.clip(np.rint(gained), 0, most.size - 1).astype(np.int64)
     return np.asarray(most[at], dtype=np.float64)
 
 
 def counted_rows(table: ProbeTable, guarantee: Guarantee) -> IntArray:
-    """Rows that a guarantee is about."""
+    """Rows that a guarantee counts."""
     if guarantee.category is None:
         return np.arange(table.n_questions)
     return np.flatnonzero([category == guarantee.category for category in table.categories])
@@ -155,9 +156,9 @@ def block_counts(
 
 
 def most_of(guarantee: Guarantee, n: int, delta: float, traces: int = 1) -> IntArray:
-    """Most lost of `n` questions, by how many are gained; one entry where nothing is.
+    """Most lost of `n` questions that pass, by the number gained; one entry for binary losses.
 
-    With two traces a question: most of which both are lost, by how many of which none is.
+    With two traces: most questions with both lost, by the number of questions with none lost.
     """
     if n < 1 or (guarantee.counted.is_binary and traces == 1):
         return np.array([max_losses(n, guarantee.alpha, delta)])
@@ -165,15 +166,15 @@ def most_of(guarantee: Guarantee, n: int, delta: float, traces: int = 1) -> IntA
 
 
 def _limit(guarantee: Guarantee) -> float:
-    """Of the mean that the trinomial test is about: a drop, or both lost minus none lost."""
+    """Limit of the mean in the trinomial test: the drop, or share both lost minus none lost."""
     is_binary = guarantee.counted.is_binary
     return limit_of_pairs(guarantee.alpha) if is_binary else guarantee.alpha
 
 
 def expected_most(guarantee: Guarantee, n: int, settings: Settings) -> IntArray:
-    """Most lost of one trace of each of `n` questions, by how many are gained.
+    """`most_of`, for one trace of each of `n` questions.
 
-    As `most_of`; where two traces will count, a forecast: half of what is lost is lost again.
+    Where two traces will count this is a forecast: half of the lost questions are lost again.
     """
     most = most_of(guarantee, n, settings.delta, settings.traces)
     if most.size == 1 or not guarantee.counted.is_binary:
@@ -204,10 +205,9 @@ def labels_for(
     power_wanted: float = 0.8,
     traces: int = 1,
 ) -> int | None:
-    """Questions of its own that a guarantee takes to pass four times in five; None for no number.
+    """Questions that a guarantee must count to pass with that power; None where no number will do.
 
-    Of a drop, and of two traces, it is within 2 %, because the power is no smooth function of their
-    number.
+    For a drop and for two traces it is right to 2 %, because power is not monotone in the number.
     """
     if guarantee.counted.is_binary and traces == 1:
         return labels_needed(

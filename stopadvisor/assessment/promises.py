@@ -1,8 +1,8 @@
-"""What each promise would buy, how many labels it takes, and how much gold of lost answers.
+"""What each promise would save and how many labels it takes, before anybody labels a question.
 
-All before anybody labels a question: the same rules on the same fit questions are looked at for
-several risks, and whether a reply differs from full thinking's shows without gold.  Sees no
-calibration question, so that whoever reads the table may choose any of its promises.
+The same rules on the same fit questions are rated at several alphas; whether a reply differs from
+full thinking's shows without gold.  No calibration question is read, so that the reader may choose
+any of the promises.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stopadvisor.assessment.choice import Choice
-from stopadvisor.assessment.forecasts import (
+from stopadvisor.assessment.limits import Shares, labels_for, pass_probability
+from stopadvisor.assessment.rated import (
+    RulesOnFit,
     certification_probability,
     counted_labels,
     useful_shares,
 )
-from stopadvisor.assessment.limits import Shares, labels_for, pass_probability
-from stopadvisor.assessment.rated import RulesOnFit
 from stopadvisor.assessment.settings import Settings
 from stopadvisor.ground.arrays import IntArray
 from stopadvisor.ground.errors import NothingToChoose
@@ -36,14 +36,14 @@ __all__ = [
 ]  # fmt: skip
 
 PROMISES = (0.01, 0.02, 0.05, 0.10, 0.15)
-"""Risks that are compared where none is asked for."""
+"""Alphas compared where none is given."""
 _SURE = 0.9
-"""Probability of a certificate from which on a promise is proposed."""
+"""A promise is proposed from this probability of a certificate on."""
 
 
 @dataclass(frozen=True)
 class Promise:
-    """What one promise is expected to buy, on fit questions."""
+    """What one promise is expected to gain, on fit questions."""
 
     alpha: float
     """The risk that would be promised."""
@@ -66,9 +66,10 @@ def promises(
     categories: Mapping[str | None, int] | None = None,
     alphas: Sequence[float] = PROMISES,
 ) -> tuple[Promise, ...]:
-    """Say what each risk would buy, all else being as the settings say; arguments as of `choose`.
+    """Rate the promise of each alpha, with the other settings as given; arguments as of `choose`.
 
-    Risks that never being right would meet are left out; NothingToChoose where none is left.
+    Alphas above the accuracy, which no rule can break, are left out; NothingToChoose if none is
+    left.
     """
     accuracy = float(rules.fit.table.full_correct.mean())
     meant = [alpha for alpha in alphas if alpha < accuracy or not settings.limits_accuracy]
@@ -112,7 +113,7 @@ def _promise(
 
 
 def proposed(offered: Sequence[Promise]) -> Promise:
-    """The smallest risk that is all but sure to be certified; else the likeliest, the largest."""
+    """The smallest alpha that is almost sure to be certified, else the likeliest, then largest."""
     sure = [each for each in offered if each.probability >= _SURE and each.saving_pct > 0]
     return sure[0] if sure else max(offered, key=lambda each: (each.probability, each.alpha))
 
@@ -120,15 +121,15 @@ def proposed(offered: Sequence[Promise]) -> Promise:
 # --- Labels ---------------------------------------------------------------------------------------
 
 _SHARES_LOST = (1 / 2, 1 / 4, 1 / 8)
-"""Of the replies that differ, those that are lost: nobody knows beforehand."""
+"""Shares of the differing replies that are assumed lost: nobody knows beforehand."""
 _DRAWS = 20
 _MOST_COMPARED = 5_000
-"""Labels up to which two traces are compared; for more the search takes seconds."""
+"""Most labels for which two traces are computed; beyond, the search takes seconds."""
 
 
 @dataclass(frozen=True)
 class LabelRow:
-    """A number of labels, and what it is expected to buy."""
+    """A number of labels, and the saving expected with it."""
 
     calibration: int
     """Calibration questions."""
@@ -142,7 +143,7 @@ class LabelRow:
 
 @dataclass(frozen=True)
 class LabelNeed:
-    """What the advised rule could promise about lost answers, and the gold that this would take."""
+    """Gold labels that a promise about lost answers would take, and the saving it would certify."""
 
     lost_of_differing: float | None
     """Assumed: of the replies that differ, those that are lost.  Null: nothing is labelled, and the
@@ -157,16 +158,15 @@ class LabelNeed:
 
 
 def label_needs(choice: Choice, *, shares: Sequence[float] = _SHARES_LOST) -> tuple[LabelNeed, ...]:
-    """Estimate the gold labels by how many differing replies turn out to be lost.
+    """Estimate the gold labels needed, by the share of differing replies that are lost.
 
-    Without any label first, then by share; nothing where no rule is advised, or where fit questions
-    have gold.
+    The first entry is without labels.  Empty where no rule is advised or fit questions have gold.
 
     Notes
     -----
-    Calibrations of the size that there is are drawn from the fit questions, out of fold, each
-    differing question lost with the assumed probability, and labelled one at a time until no
-    decision is open.
+    Simulates calibrations of the actual size, drawn from the fit questions (scored out of fold):
+    each differing question is lost with the assumed probability, and questions are labelled one at
+    a time until no decision is open.
     """
     sequence, settings, n = choice.advised, choice.settings, choice.n_calibration
     most = max_losses(n, settings.alpha, settings.delta)
@@ -177,7 +177,7 @@ def label_needs(choice: Choice, *, shares: Sequence[float] = _SHARES_LOST) -> tu
     nobody, order = np.zeros(n, dtype=np.bool_), np.arange(n)
 
     def mean(share: float, budget: int | None, planned: int = 0) -> tuple[float, float]:
-        """Labels, and saving; `planned` ones are a sample."""
+        """Mean number of labels and saving; with `planned` labels a sample is tested."""
         rng = np.random.default_rng(settings.seed)
         found = []
         for _ in range(_DRAWS):
@@ -248,10 +248,10 @@ def plan_labels(
     label_savings: tuple[LabelRow, ...] | None = None,
     label_needs: tuple[LabelNeed, ...] | None = None,
 ) -> LabelPlan:
-    """Find the sizes; power is a sawtooth in the number of questions.
+    """Find the number of labels for a given power.
 
-    `expected_risk` is that of the most careful useful threshold, and `power` the probability of
-    success that is wanted.  `label_savings` and `label_needs` are those of a run, if there is one.
+    `expected_risk` is that of the most careful useful threshold.  `label_savings` and `label_needs`
+    are those of a run, if there is one.
     """
     wanted, shares = Guarantee(loss or LOST.name, alpha), Shares(expected_risk, 0.0)
     needed = labels_for(wanted, delta, shares, power_wanted=power)

@@ -1,7 +1,6 @@
-"""The recommendation: profile first, evidence second, serving third, certificate last.
+"""Recommend a kind of rule: by profile, evidence, serving costs and chance of a certificate.
 
-Each step states its reason in one sentence.  Takes finished results and computes nothing but the
-choice between them.
+Each step states its reason in one sentence.
 """
 
 from __future__ import annotations
@@ -12,8 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stopadvisor.assessment.choice import Choice
-from stopadvisor.assessment.forecasts import counted_labels
-from stopadvisor.assessment.rated import SIMPLER_WITHIN, rank_of
+from stopadvisor.assessment.rated import SIMPLER_WITHIN, counted_labels, rank_of
 from stopadvisor.probes.trajectories import Profile
 from stopadvisor.rules.costs import LADDER
 from stopadvisor.rules.families import rule_name
@@ -26,15 +24,15 @@ __all__ = [
 
 PolicyKind = Literal["learned", "scalar", "fixed-budget", "full-budget"]
 _NEAR = 2.0
-"""Points of saving within which a fixed budget is named along with the advised rule."""
+"""A fixed budget within so many points of the advised rule's saving is mentioned."""
 LIKELY = 0.5
-"""From this probability on, a positive saving counts as one that can be certified."""
+"""From this probability on, a positive saving counts as certifiable."""
 FIXED = "Fixed budget: "
-"""How the reason begins that says how near a fixed budget comes."""
+"""Prefix of the reason that compares a fixed budget with the advised rule."""
 LABELS = "Labels: "
-"""How the reason begins that says what a certificate would take, where one is unlikely."""
+"""Prefix of the reason that says what a certificate would take, where one is unlikely."""
 PROVISIONAL = "Certificate: provisional; "
-"""How the reason begins that says what calibration has yet to decide."""
+"""Prefix of the reason that says what calibration has yet to decide."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class Recommendation:
 
 
 def deciding_reason(policy: str, reasons: Sequence[str]) -> str:
-    """The reason that decided: the last step for full budget, the evidence otherwise."""
+    """The decisive reason: the last step for full thinking, the evidence otherwise."""
     if policy == "full-budget":
         return [reason for reason in reasons if not reason.startswith((LABELS, FIXED))][-1]
     return next((r for r in reasons if r.startswith("Evidence: ")), reasons[0])
@@ -102,7 +100,7 @@ def profile_reason(profile: Profile) -> str:
 
 def _labels_reason(choice: Choice) -> str:
     settings = choice.settings
-    # Without these nothing can be certified, even if none is lost.
+    # With fewer nothing can be certified, even if none is lost.
     fewest = counted_labels(settings, settings.delta, 0.0) or 0
     plan = f"`stopadvisor plan --alpha {settings.alpha:g}` says how many it takes"
     if choice.n_calibration < fewest:
@@ -118,9 +116,9 @@ def recommend(
 ) -> Recommendation:
     """Recommendation of the deploy protocol, from fit questions alone.
 
-    `profile` is that of the fit questions.  `blind` compares the advised rule with one stopping at
-    random: where it does no better, and loses more than alpha of what full thinking gets right, a
-    profile that says full budget stands; None leaves this out.
+    `blind` compares the advised rule with random stopping.  Where the rule does no better and loses
+    more than alpha of the questions that full thinking gets right, a profile that predicts full
+    thinking prevails; None skips this test.
 
     Departs from the paper (Section "Discussion and Limitations", its decision procedure) where
     evidence contradicts the profile: evidence wins.
@@ -147,7 +145,7 @@ def recommend(
     if fixed := _fixed_budget_reason(choice):
         reasons.append(fixed)
     point = choice.advised_point
-    # An advised sequence has all three.
+    # Set whenever a sequence is advised.
     assert point is not None
     assert point.fit_total_saving_pct is not None
     assert choice.saving_lower is not None
@@ -179,7 +177,7 @@ def recommend(
                 _labels_reason(choice),
             )
         solved = choice.full_accuracy * choice.n_fit
-        # A few losses are harmless whether or not they are more than chance explains.
+        # A few losses are harmless, even if chance explains them.
         if blind is not None and not blind.informed and blind.losses > settings.alpha * solved:
             return full_budget(
                 f"Evidence: {point.family} loses {blind.losses} of {choice.n_fit} fit questions, "
@@ -205,11 +203,11 @@ def recommend(
 
 
 def _evidence_reason(profile: Profile, choice: Choice, kind: PolicyKind) -> str:
-    """What each kind of rule is expected to save, and which is taken."""
+    """Say what each kind of rule is expected to save, and which is taken."""
     points = {
-        "learned": choice.learned,
-        "scalar": choice.scalar,
-        "fixed-budget": choice.fixed_budget,
+        "learned": choice.comparison.learned,
+        "scalar": choice.comparison.scalar,
+        "fixed-budget": choice.comparison.fixed_budget,
     }
     found = {name: point for name, point in points.items() if point is not None}
     expected = ", ".join(
@@ -238,11 +236,11 @@ def _evidence_reason(profile: Profile, choice: Choice, kind: PolicyKind) -> str:
 def standing(
     savings: Mapping[str, float], advised: str
 ) -> Literal["most", "simplest", "surer", "overall"]:
-    """Why a rule is taken among the best of each kind, by what each is expected to save.
+    """Why the advised rule is taken, given the expected savings of the best of each kind.
 
-    ``overall``: for what it saves over several limits of loss, by which rules are chosen; at the
-    one asked for another is ahead.  ``surer``: a learned rule is, though by less than the noise of
-    choosing.
+    ``overall``: another rule leads at the alpha asked for, but this one over several limits of
+    loss, by which rules are chosen.  ``surer``: a learned rule leads, by less than the noise of
+    choosing it.
     """
     best = max(savings, key=savings.__getitem__)
     if advised == best:
@@ -254,12 +252,12 @@ def standing(
 
 
 def _fixed_budget_reason(choice: Choice) -> str | None:
-    """Say how near a fixed budget comes to the advised rule; None where it saves far less."""
-    fixed, advised = choice.fixed_budget, choice.advised_point
+    """Compare a fixed budget with the advised rule; None where it saves far less."""
+    fixed, advised = choice.comparison.fixed_budget, choice.advised_point
     if fixed is None or advised is None or fixed.threshold is None or fixed.family == "rung":
         return None
     savings = [point.fit_total_saving_pct for point in (advised, fixed)]
-    # Of the figures as they are shown.
+    # Compare the figures as rounded on screen.
     ours, its = (round(saving, 1) for saving in savings if saving is not None)
     if rank_of(advised.family) == 0 or ours - its > _NEAR or its <= 0:
         return None

@@ -11,9 +11,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stopadvisor.assessment.choice import Choice, Settings
-from stopadvisor.assessment.forecasts import counted_labels, first_useful_risk, useful_shares
 from stopadvisor.assessment.limits import Shares, allowed, counted_rows, most_of
-from stopadvisor.assessment.rated import SIMPLER_WITHIN, rank_of
+from stopadvisor.assessment.rated import (
+    SIMPLER_WITHIN,
+    counted_labels,
+    first_useful_risk,
+    rank_of,
+    useful_shares,
+)
 from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.certification.entering import (
     cannot_exclude,

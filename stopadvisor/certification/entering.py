@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from stopadvisor.assessment.choice import Choice, Settings
-from stopadvisor.assessment.forecasts import counted_labels, first_useful_risk, risk_to_expect
 from stopadvisor.assessment.limits import Shares, counted_rows, labels_for, most_of
+from stopadvisor.assessment.rated import counted_labels, first_useful_risk, risk_to_expect
 from stopadvisor.assessment.recommendation import Recommendation, deciding_reason
 from stopadvisor.ground.arrays import IntArray
 from stopadvisor.ground.constants import MOST_TRUNCATED

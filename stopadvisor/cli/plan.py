@@ -66,7 +66,7 @@ def command(source: Path | None, *, json: bool, quiet: bool, **params: Any) -> i
     measured: dict[str, Any] = {}
     if source is not None:
         from stopadvisor.assessment.fit_assessment import assess
-        from stopadvisor.assessment.forecasts import risk_to_expect
+        from stopadvisor.assessment.rated import risk_to_expect
         from stopadvisor.runs.prices import default_settings
         from stopadvisor.runs.sources import open_source, read_assessment
 

@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from stopadvisor.assessment.assessed import AssessedRun, FitComparison
-from stopadvisor.assessment.choice import FitRule
+from stopadvisor.assessment.assessed import AssessedRun
+from stopadvisor.assessment.choice import FitComparison, FitRule
 from stopadvisor.assessment.recommendation import deciding_reason, standing
 from stopadvisor.paper.analysis import Assessed, AssessedByPaper
 from stopadvisor.paper.protocol import MatchedRisk, PaperRule

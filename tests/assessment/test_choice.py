@@ -14,14 +14,16 @@ from scipy.stats import binom
 
 from stopadvisor.assessment.candidates import candidates
 from stopadvisor.assessment.choice import Choice, Settings, choose
-from stopadvisor.assessment.forecasts import (
+from stopadvisor.assessment.limits import FitLimits
+from stopadvisor.assessment.rated import (
+    SIMPLER_WITHIN,
     Imitation,
     RatedRule,
+    RulesOnFit,
     certification_probability,
     first_useful_risk,
+    rank_of,
 )
-from stopadvisor.assessment.limits import FitLimits
-from stopadvisor.assessment.rated import SIMPLER_WITHIN, RulesOnFit, rank_of
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.ground.errors import CalibrationError
@@ -161,10 +163,10 @@ def test_points_are_the_best_of_each_kind_measured_where_calibration_could_stop(
     limit = FitLimits((np.array([max_losses(120, 0.15, 0.05)]),), (120.0,))
     all_of_them = rated(fit_data(table, WIDE), WIDE)
     for point, families in (
-        (wide.learned, {"learned"}),
-        (wide.scalar, {"confidence", "entropy", "agreement"}),
-        (wide.agreement, {"agreement"}),
-        (wide.fixed_budget, {FIXED_BUDGET}),
+        (wide.comparison.learned, {"learned"}),
+        (wide.comparison.scalar, {"confidence", "entropy", "agreement"}),
+        (wide.comparison.agreement, {"agreement"}),
+        (wide.comparison.fixed_budget, {FIXED_BUDGET}),
     ):
         kind = [pair for pair in all_of_them if pair[1].scorer.family in families]
         _, sequence = max(kind, key=lambda pair: pair[0])
@@ -197,7 +199,7 @@ def test_points_are_the_best_of_each_kind_measured_where_calibration_could_stop(
             assert point.schedule == scorer.schedule.positions
             assert point.where == scorer.schedule.describe()
     unasked = choose(table.as_fit(), 120, LIGHT)
-    assert (unasked.fixed_budget, unasked.agreement) == (None, None)
+    assert (unasked.comparison.fixed_budget, unasked.comparison.agreement) == (None, None)
 
 
 def test_the_advised_point_is_that_of_the_advised_sequence(light: Choice) -> None:
@@ -242,11 +244,11 @@ def test_where_the_size_of_the_first_is_not_known_exactly_nothing_is_left(
 
 def test_too_few_calibration_questions_are_infeasible(table: OpenQuestions) -> None:
     found = choose(table.as_fit(), 18, LIGHT)  # 19 could exclude 0.15 at 0.05, with no loss at all
-    assert found.verdict == "inconclusive"
+    assert found.comparison.verdict == "inconclusive"
     assert found.advised is None
     assert found.probability == 0.0
-    assert found.learned is not None
-    assert not found.learned.feasible
+    assert found.comparison.learned is not None
+    assert not found.comparison.learned.feasible
 
 
 def test_the_chance_is_the_binomial_at_the_first_useful_threshold(light: Choice) -> None:
@@ -287,7 +289,7 @@ def test_a_family_that_is_better_is_found() -> None:
         answer_codes=np.where(fit_table.correct, 0, 1 + np.arange(shape[1])),
     )
     found = choose(blind.as_fit(), 300, replace(LIGHT, families=("learned", "confidence")))
-    assert found.verdict == "learned better"
+    assert found.comparison.verdict == "learned better"
     assert found.advised is not None
     assert found.advised.scorer.family == "learned"
 
@@ -338,7 +340,7 @@ def test_without_log_probabilities_only_texts_are_read(table: OpenQuestions) -> 
     found = choose(silent.as_fit(), 120, Settings(alpha=0.15))
     texts = {"learned", "learned-keeps", "run-stability", "agreement", "agreement-scaled"}
     assert {sequence.scorer.family for sequence in found.compared} <= {*texts, FIXED_BUDGET}
-    assert found.learned is not None
+    assert found.comparison.learned is not None
     for sequence in found.compared:
         model = sequence.scorer.model
         assert model is None or not {"answer_log_odds", "answer_entropy"} & {*model.features}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stopadvisor.assessment.choice import Settings, choose
-from stopadvisor.assessment.forecasts import Imitation
+from stopadvisor.assessment.rated import Imitation
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence, score, sequence_of
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.probes.outcomes import OpenQuestions

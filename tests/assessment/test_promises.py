@@ -11,9 +11,8 @@ import pytest
 
 from stopadvisor.assessment.candidates import candidates
 from stopadvisor.assessment.choice import Choice, Settings, choose
-from stopadvisor.assessment.forecasts import certification_probability
 from stopadvisor.assessment.promises import Promise, promises, proposed
-from stopadvisor.assessment.rated import RulesOnFit
+from stopadvisor.assessment.rated import RulesOnFit, certification_probability
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.ground.errors import NothingToChoose
 from stopadvisor.probes.outcomes import FitQuestions

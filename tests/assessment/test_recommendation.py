@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stopadvisor.assessment.choice import Choice, FitRule, Settings, _asked_at
+from stopadvisor.assessment.choice import Choice, FitComparison, FitRule, Settings, _asked_at
 from stopadvisor.assessment.recommendation import (
     deciding_reason,
     probability_words,
@@ -93,16 +93,24 @@ def choice(
         settings=Settings(alpha=0.1),
         fit=FIT,
         n_calibration=100,
+        comparison=replace(
+            FitComparison.empty(0.1),
+            learned=points["learned"],
+            scalar=points["entropy"],
+            fixed_budget=points[FIXED_BUDGET],
+        ),
         sequences=(sequence(taken or "entropy"),),
-        learned=points["learned"],
-        scalar=points["entropy"],
-        fixed_budget=points[FIXED_BUDGET],
         advised=sequence(taken) if taken else None,
         advised_index=3,
         advised_point=points[taken] if taken else None,
         saving_lower=lower if taken else None,
         probability=probability,
     )
+
+
+def with_kind(found: Choice, **kinds: FitRule | None) -> Choice:
+    """The same choice with other best rules of some kinds."""
+    return replace(found, comparison=replace(found.comparison, **kinds))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("predicted", ["learned", "scalar", "mixed"])
@@ -170,7 +178,7 @@ def test_a_fixed_budget_that_comes_near_is_named(fixed: float | None, words: str
     """By what fit questions measure, as every figure beside it; not by the forecast."""
     found = choice("scalar", fixed=19.0)
     measured = None if fixed is None else replace(point(FIXED_BUDGET), fit_total_saving_pct=fixed)
-    found = replace(found, fixed_budget=measured)
+    found = with_kind(found, fixed_budget=measured)
     advice = recommend(shape("scalar"), found)
     named = [text for text in advice.reasons if text.startswith("Fixed budget: ")]
     if words is None:
@@ -192,7 +200,7 @@ def test_no_saving_is_not_called_a_cost() -> None:
     reasons = recommend(shape("mixed"), found).reasons
     assert reasons[-1].endswith("stopping would save nothing: probing is not worth it.")
     fixed = replace(point(FIXED_BUDGET), fit_total_saving_pct=-0.04)
-    reasons = recommend(shape("mixed"), replace(found, fixed_budget=fixed)).reasons
+    reasons = recommend(shape("mixed"), with_kind(found, fixed_budget=fixed)).reasons
     assert not [text for text in reasons if text.startswith("Fixed budget: ")]
 
 
@@ -224,7 +232,9 @@ def test_a_rule_at_markers_has_no_budgets() -> None:
     at_markers = replace(point("deer"), schedule=schedule, where=where)
     advice = recommend(
         shape("scalar"),
-        replace(found, scalar=at_markers, advised=sequence("deer"), advised_point=at_markers),
+        with_kind(
+            replace(found, advised=sequence("deer"), advised_point=at_markers), scalar=at_markers
+        ),
     )
     assert (advice.family, advice.schedule) == ("deer", None)
     assert advice.where == "at markers at least 64 thinking tokens apart"

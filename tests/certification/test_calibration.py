@@ -10,8 +10,7 @@ import pytest
 from scipy import stats
 
 from stopadvisor.assessment.choice import Choice, Settings, choose
-from stopadvisor.assessment.forecasts import counted_labels
-from stopadvisor.assessment.rated import SIMPLER_WITHIN, rank_of
+from stopadvisor.assessment.rated import SIMPLER_WITHIN, counted_labels, rank_of
 from stopadvisor.certification.calibration import Calibration, calibrate, recalibrate
 from stopadvisor.certification.entering import check_questions, require_gold
 from stopadvisor.ground.errors import CalibrationError

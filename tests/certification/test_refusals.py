@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stopadvisor.assessment.choice import Choice, Settings, choose
+from stopadvisor.assessment.choice import Choice, FitComparison, Settings, choose
 from stopadvisor.assessment.recommendation import Recommendation
 from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.certification.calibration import Counts, calibrate, certify_counts, without_figures
@@ -96,7 +96,8 @@ def test_what_saves_nothing_comes_before_what_is_too_few(choice: Choice) -> None
 
 
 def test_where_there_is_no_rule_its_reason_is_all(choice: Choice) -> None:
-    none = Choice(SETTINGS, fit_data(draw(160, 0, "f"), SETTINGS), 160, "all answers are wrong")
+    fit, empty = fit_data(draw(160, 0, "f"), SETTINGS), FitComparison.empty(0.15)
+    none = Choice(SETTINGS, fit, 160, empty, "all answers are wrong")
     found = refused_beforehand(none, draw(4, 1))
     assert found == NotCertified(
         "all answers are wrong; no calibration question was opened", None, None

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from stopadvisor.assessment.choice import Choice, Settings, choose
-from stopadvisor.assessment.forecasts import fit_limit
+from stopadvisor.assessment.rated import fit_limit
 from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.certification.calibration import calibrate, counts_of
 from stopadvisor.certification.entering import check_categories, refused_beforehand

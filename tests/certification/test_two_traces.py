@@ -10,8 +10,8 @@ import pytest
 from scipy import stats
 
 from stopadvisor.assessment.choice import Choice, Settings, choose
-from stopadvisor.assessment.forecasts import Imitation
 from stopadvisor.assessment.limits import Shares, labels_for, most_of, pass_probability
+from stopadvisor.assessment.rated import Imitation
 from stopadvisor.certification.calibration import calibrate, counts_of
 from stopadvisor.certification.entering import counted_traces
 from stopadvisor.certification.verification import fresh_questions, verify

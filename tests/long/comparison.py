@@ -13,8 +13,7 @@ import numpy as np
 
 from stopadvisor.assessment.candidates import grid_schedules
 from stopadvisor.assessment.choice import Settings
-from stopadvisor.assessment.forecasts import fit_limit
-from stopadvisor.assessment.rated import Resamples, compare
+from stopadvisor.assessment.rated import Resamples, compare, fit_limit
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence, score_scalar, sequence_of
 from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.probes.outcomes import OpenQuestions

@@ -196,10 +196,10 @@ EQUIVALENT: dict[str, str] = {
     "certification/calibration _pick: saving(pair) >= saving(best) - lead -> saving(pair) > ": (
         "differs where savings are a point apart to the last bit"
     ),
-    "assessment/forecasts Imitation._mean_costs: np.clip(most, 0, _FEW_LOSSES) ->": (
+    "assessment/rated Imitation._mean_costs: np.clip(most, 0, _FEW_LOSSES) ->": (
         "at 0 the other factor is 0"
     ),
-    "assessment/forecasts Imitation._mean_costs: np.round(most + away) + 0.5 + 1e-06 ->": (
+    "assessment/rated Imitation._mean_costs: np.round(most + away) + 0.5 + 1e-06 ->": (
         "differs at equality, by rounding"
     ),
     "rules/scores _newton: max(abs(value), 1.0) -> max(abs(value), 1.1)": (

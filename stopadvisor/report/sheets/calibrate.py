@@ -33,7 +33,6 @@ from stopadvisor.report.words import (
 )
 from stopadvisor.rules.costs import LADDER
 from stopadvisor.rules.families import FIXED_BUDGET, RUNG_FAMILIES
-from stopadvisor.stats.bounds import NotCertified
 
 __all__ = [
     "CLOSED_ANSWER", "calibrate_sheet", "evidence", "expectation_facts", "graded_facts", "meaning",
@@ -178,14 +177,13 @@ def _refused(run: CalibratedRun) -> Iterator[Fact]:
     yield "asked", f"to promise {asked}"
     if run.refusal is not None:
         yield "why not", run.refusal.reason
-        yield "labels", _needed(run.refusal)
+        yield "labels", _needed(run.refusal.labels_needed, run.refusal.assumed_risk)
     yield from _labels(run)
     yield "look", _look(run.look, run.confidence)
     yield "policy", f"{_files(run)}: it lets every question think to its end"
 
 
-def _needed(refusal: NotCertified) -> str:
-    needed, assumed = refusal.labels_needed, refusal.assumed_risk
+def _needed(needed: int | None, assumed: float | None) -> str:
     if needed is None:
         return "no number of them would be enough at the risk and the costs seen here"
     if not assumed:
