@@ -45,16 +45,16 @@ __all__ = [
 
 _DRAWS = 200
 _LIMITS = (2 / 3, 1.0, 4 / 3, 3 / 2, 2.0, 5 / 2)
-"""Times the losses that the test allows."""
+"""Limits over which rules are rated, as multiples of the losses that the test allows: at one limit
+alone three or four unlucky questions would decide."""
 _FEW_LOSSES = 16
-"""Up to this many allowed losses a few unlucky questions decide; beyond, limits lie closer
-together, as larger counts deviate less."""
+"""With more allowed losses than this the limits move closer together, as chance matters less."""
 
 
 def fit_limit(n_calibration: int, settings: Settings, counted: Sequence[int] = ()) -> FitLimits:
-    """Most fit losses that correspond to what calibration could still certify.
+    """Limits on fit questions that correspond to what calibration can certify.
 
-    `counted` are the calibration questions that each guarantee is of; by default all of them.
+    `counted` holds the number of calibration questions that each guarantee counts; all by default.
     """
     sizes = tuple(counted) or (n_calibration,) * len(settings.guarantees)
     pairs = zip(settings.guarantees, sizes, strict=True)
@@ -69,7 +69,7 @@ def certification_probability(
     settings: Settings,
     counted: Sequence[int] = (),
 ) -> float:
-    """Probability that calibration certifies some saving by a sequence, at its fit risk."""
+    """Probability that calibration certifies some saving with a sequence, at its fit risk."""
     expected = useful_shares(fit, sequence)
     if expected is None:
         return 0.0
@@ -81,7 +81,7 @@ def certification_probability(
 
 
 def first_useful_risk(fit: FitData, sequence: ThresholdSequence) -> float | None:
-    """Fit risk at the most careful threshold that saves anything; 0 where more is gained."""
+    """Fit risk at the most careful threshold that saves anything, at least 0; None without one."""
     useful = np.flatnonzero(sequence.costs < fit.full_cost.sum())
     if not useful.size:
         return None
@@ -89,16 +89,16 @@ def first_useful_risk(fit: FitData, sequence: ThresholdSequence) -> float | None
 
 
 def risk_to_expect(fit: FitData, tested: Sequence[ThresholdSequence]) -> float:
-    """Smallest fit risk of the rules that calibration tests, by which labels are counted.
+    """Smallest fit risk of the tested rules, at which the labels needed are computed.
 
-    0 where none of them saves anything, so that the fewest labels come out.
+    0 where none of them saves anything.
     """
     risks = [first_useful_risk(fit, each) for each in tested]
     return min(min((risk for risk in risks if risk is not None), default=0.0), 0.999)
 
 
 def useful_shares(fit: FitData, sequence: ThresholdSequence) -> tuple[Shares, ...] | None:
-    """Fit shares of each guarantee at the most careful threshold that saves anything, if any."""
+    """Fit shares of each guarantee at the most careful threshold that saves anything."""
     risk = first_useful_risk(fit, sequence)
     if risk is None:
         return None
@@ -113,9 +113,9 @@ def counted_labels(
     *,
     power_wanted: float = 0.8,
 ) -> int | None:
-    """Questions that the bound must count to pass four times in five; None for no number.
+    """Questions that the test must count to pass with that power; None where no number will do.
 
-    `expected` is the share lost, or what of each loss is.
+    `expected` is the share lost, or the shares of each loss.
     """
     if isinstance(expected, float):
         expected = (Shares(expected),) * len(settings.guarantees)
@@ -132,14 +132,14 @@ def counted_labels(
 
 @dataclass(frozen=True)
 class RatedRule:
-    """A rule with what it saves over imitated calibrations, in percent."""
+    """A rule with its mean saving over imitated calibrations, in percent."""
 
     sequence: ThresholdSequence
     rating_pct: float
-    """To choose among rules by: averaged over several limits of losses, most of them above the one
-    that is allowed."""
+    """Saving averaged over several limits, most of them above the allowed one; rules are chosen by
+    it."""
     saving_pct: float
-    """At the limit that is allowed: expected to be certified."""
+    """Saving at the allowed limit: expected to be certified."""
 
     @property
     def family(self) -> str:
@@ -149,15 +149,15 @@ class RatedRule:
 
 @dataclass(frozen=True)
 class Imitation:
-    """The same imitated calibrations for every sequence."""
+    """Imitated calibrations, the same for every sequence."""
 
     settings: Settings
     n_calibration: int
     """Questions that each of them counts."""
     draws: FloatArray  # (n_draws, n_blocks)
-    """How often each block of fit questions is drawn, over its size."""
+    """How often each block of fit questions is drawn, divided by its size."""
     full_cost: float
-    """Of all fit questions together."""
+    """Cost of full thinking on all fit questions."""
 
     @classmethod
     def draw(
@@ -166,19 +166,19 @@ class Imitation:
         """Draw calibrations of N questions each; the same for the same fit questions."""
         rng = np.random.default_rng(fit.table.n_questions)
         shares = np.full(fit.n_blocks, 1 / fit.n_blocks)
-        # Of a block one question at a time is drawn, any of them.
+        # A draw of a block stands for any one of its questions.
         draws = rng.multinomial(n_calibration, shares, n_draws) / fit.block_sizes
         full_cost = float(fit.full_cost.sum())
         return cls(settings, n_calibration, draws.astype(np.float32), full_cost)
 
     def rate(self, sequence: ThresholdSequence) -> RatedRule:
-        """Rate a sequence, both ways at the price of one."""
+        """Rate a sequence over all limits and at the allowed one."""
         costs = self._mean_costs(sequence, _LIMITS)
         allowed = costs[_LIMITS.index(1.0)]
         return RatedRule(sequence, self._saved_pct(costs), self._saved_pct([allowed]))
 
     def saving_pct(self, sequence: ThresholdSequence) -> float:
-        """Percent that a calibration is expected to save by this sequence."""
+        """Saving that a calibration is expected to certify for this sequence (percent)."""
         return self._saved_pct(self._mean_costs(sequence, (1.0,)))
 
     def _saved_pct(self, costs: Sequence[float]) -> float:
@@ -213,16 +213,15 @@ class Imitation:
 # --- Ranking --------------------------------------------------------------------------------------
 
 SIMPLER_WITHIN = 1.0
-"""Points of saving; less is no reason for a more complicated rule."""
+"""Points of saving; a smaller lead is no reason for a more complicated rule."""
 _MOST_FIT_QUESTIONS = 4000
-"""A choice gains nothing from more questions."""
+"""More questions do not improve a choice."""
 
 rating = attrgetter("rating_pct")
-"""Rules are chosen by this."""
 
 
 def rank_of(family: str) -> int:
-    """Simple rules first: 0 for what looks at nothing, 1 for a scalar, 2 for a learned one."""
+    """Complexity of a rule: 0 if it reads no signal, 1 for a scalar, 2 for a learned rule."""
     if family in (FIXED_BUDGET, "rung"):
         return 0
     return 2 if family in (*LEARNED_FAMILIES, "rung-learned") else 1
@@ -230,37 +229,36 @@ def rank_of(family: str) -> int:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Every rule rated at one risk, and which of them is taken."""
+    """Every rule rated at one alpha, and the rules that are advised and tested."""
 
     rules: Sequence[RatedRule]
     counted: tuple[int, ...]
-    """Calibration questions that each guarantee is of."""
+    """Calibration questions that each guarantee counts."""
     resamples: Resamples
-    """At the losses on fit questions that correspond to what calibration could certify."""
 
     @property
     def limit(self) -> FitLimits:
-        """Losses that are allowed on fit questions."""
+        """Losses allowed on fit questions."""
         return self.resamples.limit
 
     def of_rank(self, *ranks: int) -> list[RatedRule]:
-        """Rules of some kinds; see `rank_of`."""
+        """Rules of these ranks; see `rank_of`."""
         return [each for each in self.rules if rank_of(each.family) in ranks]
 
     @cached_property
     def margin(self) -> float:
-        """Points by which a learned rule must be ahead of simpler ones: more than choosing varies.
+        """Points by which a learned rule must lead simpler ones.
 
-        Never less than `SIMPLER_WITHIN`.
+        `choice_noise`, but at least `SIMPLER_WITHIN`.
         """
         kinds = ([each.sequence for each in self.of_rank(*ranks)] for ranks in ((2,), (0, 1)))
         return max(SIMPLER_WITHIN, choice_noise(self.resamples, *kinds))
 
     @cached_property
     def advised(self) -> RatedRule | None:
-        """The simplest rule near the best of those that are allowed; None where none saves.
+        """The simplest allowed rule near the best one; None where none saves.
 
-        Near is a point; a learned rule must be ahead by the margin.
+        Near means within a point, or within `margin` of a learned rule.
         """
         allowed = [each for each in self.rules if each.sequence.index(self.limit) >= 0]
         best = max(allowed, key=rating, default=None)
@@ -272,9 +270,9 @@ class Ranking:
 
     @property
     def tested(self) -> list[RatedRule]:
-        """What calibration tests: the advised rule first, and the best of another kind after it.
+        """Rules for calibration to test: the advised one, then the best of another kind.
 
-        Where nothing is advised, the best candidate alone.
+        Where nothing is advised, only the best candidate.
         """
         advised = self.advised
         if advised is None:
@@ -286,7 +284,7 @@ class Ranking:
 
 @dataclass(frozen=True)
 class RulesOnFit:
-    """Every candidate measured on fit questions, when it is first rated."""
+    """Every candidate, measured on fit questions on first use."""
 
     fit: FitData
     families: tuple[str, ...]
@@ -310,7 +308,7 @@ class RulesOnFit:
         Raises
         ------
         CalibrationError
-            The families read log-probabilities, and the probes hold none.
+            The families read log-probabilities and the probes hold none.
         NothingToChoose
             No family can be measured on these questions.
         """
@@ -349,13 +347,13 @@ class RulesOnFit:
 
 
 def fit_data(table: FitQuestions, settings: Settings, others: ProbeTable | None = None) -> FitData:
-    """Prepare fit questions, at most 4,000 of them; refuses a table without any."""
+    """Prepare fit questions, at most 4,000 of them; CalibrationError for none."""
     require_fit(table)
     n = table.n_questions
     if n == 0:
         raise CalibrationError("no fit questions: nothing can be chosen")
     if n > _MOST_FIT_QUESTIONS:
-        # Evenly over the file, which may be sorted by subject.
+        # Evenly spaced: the file may be sorted by subject.
         table = table.take(np.linspace(0, n - 1, _MOST_FIT_QUESTIONS).astype(np.int64))
     limits = settings.guarantees_on(table.graded_by)
     return FitData.build(table, settings.costing, guarantees=limits, others=others)
@@ -368,15 +366,15 @@ _RESAMPLES = 1000
 
 @dataclass(frozen=True, eq=False)
 class Resamples:
-    """Fit questions drawn again and again, and what sequences come to in each resample."""
+    """Bootstrap resamples of fit questions, with the threshold of each sequence in each of them."""
 
     fit: FitData
     limit: FitLimits
-    """Losses that are allowed on the fit questions."""
+    """Losses allowed on fit questions."""
     counts: FloatArray  # (n_resamples, n_blocks)
     """How often each block was drawn."""
     full: FloatArray  # (n_resamples,)
-    """What full thinking costs."""
+    """Cost of full thinking."""
     _reached: dict[int, tuple[ThresholdSequence, IntArray, FloatArray]] = field(
         default_factory=dict, repr=False
     )
@@ -390,7 +388,7 @@ class Resamples:
         return cls(fit, limit, counts, full)
 
     def reached(self, sequence: ThresholdSequence) -> tuple[IntArray, FloatArray]:
-        """Threshold that each resample chooses, and its cost; computed once a sequence."""
+        """Threshold that each resample chooses, and its cost; cached per sequence."""
         if id(sequence) not in self._reached:
             index = self.limit.last(sequence.counts, self.counts)
             costs = sequence.costs_at(self.counts, index, self.full)
@@ -401,17 +399,17 @@ class Resamples:
 def compare(
     resamples: Resamples, learned: Sequence[ThresholdSequence], scalar: Sequence[ThresholdSequence]
 ) -> tuple[str, Interval | None]:
-    """Which kind of rule saves more at the risk that is allowed.
+    """Say which kind of rule saves more at the allowed risk.
 
-    Also the saving of learned minus scalar in percentage points, paired over questions; None where
-    a kind has no candidate.
+    Also return the saving of learned minus scalar in percentage points, paired over questions; None
+    where a kind has no candidate.
     """
     if not learned or not scalar:
         return "inconclusive", None
     difference, limit = _difference(resamples, learned, scalar), resamples.limit
-    # Where not one fit loss is allowed, a single question (the most confident loser) decides each
-    # threshold.  Resampling extremes understates their spread: at nominal 95 % equal families came
-    # out as different in up to 9 % of simulated data sets, at nominal 99 % in at most 4 %.
+    # Where not even one fit loss is allowed, a single question (the most confident loser) decides
+    # each threshold.  The bootstrap understates the spread of extremes: at nominal 95 % equal
+    # families differed in up to 9 % of simulated data sets, at nominal 99 % in at most 4 %.
     fewest = limit.fewest(resamples.fit.table.n_questions)
     level = 0.95 if fewest >= 1 else 0.99
     spread = interval(difference, level)
@@ -426,12 +424,12 @@ def compare(
 def choice_noise(
     resamples: Resamples, learned: Sequence[ThresholdSequence], simpler: Sequence[ThresholdSequence]
 ) -> float:
-    """How far the saving of learned over simpler rules varies by chance (percentage points).
+    """Chance variation of the saving of learned over simpler rules (percentage points).
 
-    Half the distance between the quartiles over resamples, in each of which thresholds, schedules
-    and families are chosen again; 0 where a kind has no candidate.  Among many candidates one looks
-    good by luck: on recorded traces of text alone, learned rules that were ahead by less certified
-    less than simpler ones.
+    Half the interquartile range over resamples, in each of which thresholds, schedules and families
+    are chosen again; 0 where a kind has no candidate.  Among many candidates one looks good by
+    luck: on recorded text-only traces, learned rules with a smaller lead certified less than
+    simpler ones.
     """
     if not learned or not simpler:
         return 0.0
@@ -452,10 +450,10 @@ def _difference(
 
 
 def saving_lower(resamples: Resamples, sequences: Sequence[ThresholdSequence]) -> float:
-    """One-sided 95 % lower limit (percent) of what the best of these sequences saves.
+    """One-sided 95 % lower limit of the saving of the best of these sequences (percent).
 
-    Chosen in a resample, measured on the questions outside of it: measured on those that chose,
-    the best of many candidates would look too good.
+    The sequence is chosen in a resample and measured on the questions outside it: measured on the
+    questions that chose it, the best of many candidates would look too good.
     """
     fit, full = resamples.fit, resamples.full
     outside = (resamples.counts == 0).astype(np.float32)

@@ -1,9 +1,8 @@
-"""Rules on fit questions: a scorer with its thresholds in testing order, and what each would do.
+"""Threshold sequences: a rule with its thresholds in testing order, measured on fit questions.
 
 A *scorer* is what production runs: a family, its schedule and, if learned, its fitted model.  A
-*threshold sequence* is a scorer with its thresholds in the order in which calibration will test
-them, measured on fit questions by models that never saw them.  Nothing here sees a calibration
-question.
+*threshold sequence* adds the thresholds in the order in which calibration will test them.  Fit
+questions are scored by models that never saw them.
 """
 
 from __future__ import annotations
@@ -44,15 +43,15 @@ __all__ = [
 ]  # fmt: skip
 
 MOST_THRESHOLDS = 400
-"""Of one sequence: dense, so that a test can halt close to the risk that is allowed."""
+"""Most thresholds of a sequence: dense, so that a test ends close to the allowed risk."""
 
 
 @dataclass(frozen=True)
 class FeatureSet:
-    """What a learned score reads, and how strongly its coefficients are held back."""
+    """Features of a learned rule, and its ridge penalty."""
 
     names: tuple[str, ...]
-    """Without what log-probabilities and entropies tell; it is added where they are known."""
+    """Without those of log-probabilities and entropies, which are added where recorded."""
     ridge: float
 
 
@@ -61,26 +60,26 @@ SHORT_FEATURES = FeatureSet(("log_position", "log_run"), 1.0)
 FULL_FEATURES = FeatureSet(
     ("log_position", "log_run", "vote_fraction", "log_votes", "marker_density"), 30.0
 )
-"""More features, held back for long series of probes, in which they say much the same."""
+"""More features, with a strong penalty, for long series of probes, where they are correlated."""
 FREE_FEATURES = FeatureSet((*FULL_FEATURES.names, "position", "previous_match"), 1.0)
-"""For few probes a trace, each of which stands for another stretch of the thinking."""
+"""More features, with a weak penalty, for few probes per trace."""
 
 
 @dataclass(frozen=True)
 class FitData:
-    """Fit questions with what every sequence needs of them."""
+    """Fit questions, with folds, blocks and costs that every sequence needs."""
 
     table: FitQuestions
     folds: IntArray  # (n_questions,) by group
     blocks: IntArray  # (n_questions,) unit of resampling
     n_blocks: int
-    """As many as there are groups, up to a limit."""
+    """One per group, up to a limit."""
     costing: Costing
     full_cost: FloatArray  # (n_questions,)
     guarantees: tuple[Guarantee, ...] = (Guarantee(LOST.name, DEFAULT_ALPHA),)
-    """What is to hold; its losses are counted along every sequence."""
+    """Guarantees whose losses are counted along every sequence."""
     others: ProbeTable | None = None
-    """Questions of the other parts, without outcomes: a rule probes only where they were probed."""
+    """Questions of the other parts, without outcomes: rules probe only where these were probed."""
     _views: dict[Schedule, FitQuestions] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -95,7 +94,7 @@ class FitData:
         guarantees: tuple[Guarantee, ...] = (Guarantee(LOST.name, DEFAULT_ALPHA),),
         others: ProbeTable | None = None,
     ) -> FitData:
-        """Prepare fit questions; raises CalibrationError for others, and when there are too few."""
+        """Prepare fit questions; CalibrationError for too few of them."""
         require_fit(table)
         groups = group_numbers(table)
         n_groups = int(groups.max()) + 1
@@ -117,24 +116,24 @@ class FitData:
 
     @property
     def loss(self) -> Loss:
-        """What the first of the guarantees counts."""
+        """Loss of the first guarantee."""
         return self.guarantees[0].counted
 
     @cached_property
     def positions(self) -> tuple[int, ...]:
-        """Positions at which every question that thinks on was probed, in all parts."""
+        """Positions at which every question still thinking was probed, in all parts."""
         shared = grid_positions(self.table)
         return shared if self.others is None else commonly_probed(self.others, shared)
 
     @cached_property
     def probed_markers(self) -> int | None:
-        """As `schedules.probed_markers`, of the questions of all parts."""
+        """`schedules.probed_markers` over the questions of all parts."""
         parts = (self.table,) if self.others is None else (self.table, self.others)
         counts = [count for part in parts if (count := probed_markers(part)) is not None]
         return min(counts, default=None)
 
     def was_probed(self, schedule: Schedule) -> bool:
-        """Whether every question, in all parts, was probed where a schedule probes it."""
+        """Whether every question, in all parts, was probed wherever a schedule probes it."""
         try:
             self.view(schedule)
             if self.others is not None:
@@ -159,7 +158,7 @@ class FitData:
         return scorer.costs(view, self.costing)
 
     def outcome(self, sequence: ThresholdSequence, index: int) -> Outcome:
-        """What a rule does at one of its thresholds, out of fold."""
+        """Measure a rule at one of its thresholds, out of fold."""
         scorer, view = sequence.scorer, sequence.view
         stops, costs = sequence.curve.stops(index), self.costs(scorer, view)
         return measure(view, stops, costs, self.full_cost, loss=self.loss)
@@ -173,12 +172,12 @@ class ScoredRule:
     view: FitQuestions
     """Fit questions at the probes that it makes."""
     scores: FloatArray  # (n_questions, n_probes)
-    """Linear scale; out of fold, where a model was fitted."""
+    """On the linear scale; out of fold for learned rules."""
 
 
 @dataclass(frozen=True)
 class ThresholdSequence:
-    """A rule, its thresholds in testing order, measured on fit questions."""
+    """A rule with its thresholds in testing order, measured on fit questions."""
 
     rule: ScoredRule
     thresholds: FloatArray  # (n_thresholds,) linear scale, strictly descending
@@ -188,7 +187,7 @@ class ThresholdSequence:
     losses: FloatArray  # (n_thresholds,)
     costs: FloatArray  # (n_thresholds,)
     counts: tuple[BlockCounts, ...]
-    """Of each guarantee."""
+    """Counts of each guarantee."""
 
     @property
     def scorer(self) -> Scorer:
@@ -197,19 +196,19 @@ class ThresholdSequence:
 
     @property
     def view(self) -> FitQuestions:
-        """Fit questions at the probes that it makes."""
+        """Fit questions at the rule's probes."""
         return self.rule.view
 
     def index(self, limit: FitLimits) -> int:
-        """Last threshold before the first that exceeds the limit; -1 if there is none."""
+        """Last threshold before the first that exceeds the limit; -1 for none."""
         return int(limit.last(self.counts, np.ones((1, len(self.block_costs))))[0])
 
     def costs_at(self, counts: FloatArray, index: IntArray, full: FloatArray) -> FloatArray:
-        """Cost of each resample at one threshold each, -1 for full thinking; shape (n_resamples,).
+        """Cost of each resample at its own threshold, (n_resamples,).
 
-        `full` is what full thinking costs, in each.
+        Where `index` is -1 it is the cost of full thinking, `full`.
         """
-        # Few distinct thresholds win: multiply by those columns only.
+        # Few distinct thresholds occur: multiply by those columns only.
         used, inverse = np.unique(index, return_inverse=True)
         columns = self.block_costs[:, np.maximum(used, 0)].astype(np.float32)
         costs = (counts @ columns).astype(np.float64)[np.arange(len(counts)), inverse]
@@ -220,7 +219,7 @@ class ThresholdSequence:
 
 
 def readable(family: str, scorer: Scorer, view: FitQuestions) -> bool:
-    """Whether every probe at which the score decides holds what the family reads."""
+    """Whether every probe at which the score decides has the signal that the family reads."""
     decides = scorer.decides(view)
     if not decides.any():
         return False
@@ -234,14 +233,14 @@ def _known(view: FitQuestions, values: FloatArray, decides: BoolArray) -> bool:
 
 
 def score(fit: FitData, family: str, schedule: Schedule) -> ScoredRule | None:
-    """Score fit questions by any family, a learned one with all features; None as the others."""
+    """Score fit questions by any family, learned ones with `FULL_FEATURES`; None if unreadable."""
     if family in LEARNED_FAMILIES:
         return score_learned(fit, family, schedule, FULL_FEATURES)
     return score_scalar(fit, family, schedule)
 
 
 def score_scalar(fit: FitData, family: str, schedule: Schedule) -> ScoredRule | None:
-    """Score fit questions by a family without a model; None where it cannot be read."""
+    """Score fit questions by a family without a model; None where its signal is missing."""
     scorer = Scorer(family, schedule, None)
     view = fit.view(schedule)
     if not readable(family, scorer, view):
@@ -254,15 +253,14 @@ def score_learned(
 ) -> ScoredRule | None:
     """Fit a model, and score fit questions by models that never saw them.
 
-    ``learned-keeps`` learns where the loss counts nothing: of lost answers, where the reply is
-    right or full thinking is wrong too.  The others learn where the reply is right.  None where the
-    family cannot be had on these data: one class of labels in a training fold, or too few
-    questions.
+    ``learned-keeps`` predicts that stopping loses nothing: for lost answers, that the reply is
+    right or full thinking is wrong too.  Other families predict that the reply is right.  None
+    where a training fold holds one class of labels only.
 
     Notes
     -----
-    Checkpoints at or after the end of a trace, and the last resort of a schedule, never train: no
-    score decides there.  Each question counts the same, however often it was probed.
+    Only probes at which the score decides are used for training.  Each question has the same
+    weight, however often it was probed.
     """
     bare = Scorer(family, schedule, None)
     view = fit.view(schedule)
@@ -282,7 +280,7 @@ def score_learned(
     if family == "learned-keeps":
         labels = fit.loss.of(view)[:, :-1] <= 0
     x = feature_array(view, names=names)
-    # A question with many probes would otherwise outweigh many with few.
+    # Otherwise a question with many probes would outweigh several with few.
     share = rows / np.maximum(rows.sum(axis=1, keepdims=True), 1)
 
     def fitted(train: BoolArray) -> LinearModel | None:
@@ -308,10 +306,10 @@ def score_by_folds(
     Parameters
     ----------
     rows : ndarray of bool, shape (n_questions, n_probes)
-        What may train.
+        Probes that may be used for training.
     x : ndarray of float, shape (n_questions, n_probes, n_features)
     fitted : callable
-        Fits on some of the rows; None where they hold one class alone.  Then there is no result.
+        Fits on some of the rows; None, and then the result is None, if they hold only one class.
     """
     model = fitted(rows)
     if model is None:
@@ -350,18 +348,18 @@ def sequence_of(fit: FitData, rule: ScoredRule) -> ThresholdSequence:
 def _thresholds(rule: ScoredRule) -> FloatArray:
     """Thresholds in testing order, strictly descending; shape (n_thresholds,).
 
-    Every score at which a fit question may stop earlier than before, thinned evenly.  The first
-    lies above all of them: nobody stops by the score.  Each of the others lies halfway between a
-    score and the next lower one: on the score itself, the rounding of another machine could flip
-    the very question that set it.  Those of a fixed budget, and the steps on a ladder, are the
-    positions themselves.
+    Based on every score at which a fit question may stop earlier than before, thinned evenly.  The
+    first threshold lies above all scores: nobody stops by it.  Each of the others lies halfway
+    between a score and the next lower one: on the score itself, rounding on another machine could
+    flip the question that set it.  Thresholds of a fixed budget are its positions, those of a
+    ladder its steps.
     """
     scorer, view, scores = rule.scorer, rule.view, rule.scores
     decides = scorer.decides(view)
     if scorer.family == FIXED_BUDGET or scorer.family in RUNG_FAMILIES:
         return np.unique(scores[decides])[::-1]
     if scorer.family in AGREEMENT_FAMILIES:
-        decides = decides & (scores > 0)  # 0 says nothing, and is no threshold
+        decides = decides & (scores > 0)  # an answer that has not stood is no reason to stop
     best = np.maximum.accumulate(np.where(decides, scores, -np.inf), axis=1)
     rises = np.ones(best.shape, dtype=bool)
     rises[:, 1:] = best[:, 1:] > best[:, :-1]

@@ -1,7 +1,4 @@
-"""What the deployer wants of a certificate; whatever chooses, tests or reports reads it.
-
-The caller sets it or, what the caller leaves open, the run's ``assessment.json``.
-"""
+"""Settings of a certificate: given by the caller, else taken from the run's ``assessment.json``."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ _DEFAULT_FAMILIES = ("learned", "learned-keeps", *STOP_SCALARS, FIXED_BUDGET)
 
 @dataclass(frozen=True)
 class Settings:
-    """What the deployer wants: the risk target, its certainty, and how costs are counted."""
+    """The risk limit, its confidence, and how costs are counted."""
 
     alpha: float = DEFAULT_ALPHA
     delta: float = DEFAULT_DELTA
@@ -50,13 +47,13 @@ class Settings:
     allow_truncated: bool = False
     seed: int = 0
     loss: LossName = "lost"
-    """What `alpha` limits."""
+    """The loss that `alpha` limits."""
     also: tuple[Guarantee, ...] = ()
-    """Further limits that hold of the same rule, each tested at all of delta."""
+    """Further limits for the same rule, each tested at the whole of delta."""
     traces: int = 1
-    """Of each calibration question, that a loss of 0 or 1 will count: 1 or 2."""
+    """Traces of each calibration question that a loss of 0 or 1 will count: 1 or 2."""
     on_give_up: OnGiveUp = "escalate"
-    """Of a ladder: what a question gets that every cheap rung is expected to be wrong on."""
+    """For a ladder: what is served where every cheap rung is expected to be wrong."""
 
     def __post_init__(self) -> None:
         for name in ("alpha", "delta"):
@@ -75,7 +72,7 @@ class Settings:
 
     @property
     def guarantees(self) -> tuple[Guarantee, ...]:
-        """All that is to hold of the rule, what `alpha` limits first."""
+        """All limits of the rule, that of `alpha` first."""
         return (Guarantee(self.loss, self.alpha), *self.also)
 
     @property
@@ -84,15 +81,15 @@ class Settings:
         return LOSSES[self.loss]
 
     def counted_on(self, graded_by: GradedBy) -> Loss:
-        """The loss that can be counted on questions: differing replies where gold is missing.
+        """The loss to count on these questions: differing replies where gold is missing.
 
-        Nothing is lost that does not differ, so that a choice made so errs to the careful side.
+        Every lost reply differs, so that this errs on the careful side.
         """
         needs_more = self.counted.needs_gold and graded_by != "gold"
         return DIFFERS if needs_more else self.counted
 
     def guarantees_on(self, graded_by: GradedBy) -> tuple[Guarantee, ...]:
-        """All that is to hold, as far as it can be counted on questions; see `counted_on`."""
+        """All limits, with losses that can be counted on these questions; see `counted_on`."""
         if graded_by == "gold":
             return self.guarantees
         return tuple(
@@ -107,28 +104,28 @@ class Settings:
 
     @property
     def is_plain(self) -> bool:
-        """Whether one loss of 0 or 1 is limited, of all questions and nothing else."""
+        """Whether the only limit is on one loss of 0 or 1, over all questions."""
         return not self.also and self.counted.is_binary
 
     @property
     def is_lost(self) -> bool:
-        """Whether it is about lost answers and nothing else."""
+        """Whether the only limit is on lost answers."""
         return self.is_plain and self.loss == LOST.name
 
     @property
     def limits_accuracy(self) -> bool:
-        """Whether `alpha` means little where it is not far below the full-thinking accuracy."""
+        """Whether `alpha` only makes sense well below the full-thinking accuracy."""
         return self.counted.needs_gold
 
     @property
     def reads_answers(self) -> bool:
-        """Whether normal forms of replies decide anything, and not their grades alone."""
+        """Whether some loss compares answers, not just grades."""
         return any(each.counted.reads_answers for each in self.guarantees)
 
 
 @dataclass(frozen=True)
 class SettingsOverrides:
-    """What the caller sets; None leaves a setting open."""
+    """Settings given by the caller; None leaves a setting open."""
 
     alpha: float | None = None
     delta: float | None = None
@@ -193,7 +190,7 @@ _ONLY = (
     ("multiplicity", "fixed-sequence"),
     ("group_claim", "groups"),
 )
-"""Settings of 0.1.0 that can have no other value any more."""
+"""Settings of 0.1.0 that are constants now."""
 
 
 def _of_assessment(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -213,7 +210,7 @@ def _of_assessment(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def asked_alpha(alpha: float | None, assessed: Mapping[str, Any] | None) -> float:
-    """The risk asked for: here, or else when the run was assessed; one of them has to say it."""
+    """Return alpha as given or as assessed; CalibrationError if neither names one."""
     if alpha is None and assessed is not None:
         alpha = assessed["alpha"]
     if alpha is None:
@@ -225,7 +222,7 @@ def asked_alpha(alpha: float | None, assessed: Mapping[str, Any] | None) -> floa
 
 
 def alpha_remark(alpha: float, accuracy: float) -> str | None:
-    """A remark on an alpha that is large compared with the full-thinking accuracy."""
+    """Remark on an alpha that is large compared with the full-thinking accuracy; else None."""
     if alpha <= LARGE_ALPHA * accuracy:
         return None
     lost = f"{alpha / accuracy:.0%}" if accuracy else "more than all"
@@ -236,7 +233,7 @@ def alpha_remark(alpha: float, accuracy: float) -> str | None:
 
 
 def large_alpha(alpha: float, accuracy: float, basis: str) -> str | None:
-    """Why `calibrate` goes no further with an alpha this large, where it is; else None."""
+    """Reason why `calibrate` refuses an alpha this large; None where it does not."""
     if alpha <= LARGE_ALPHA * accuracy:
         return None
     most = f"{LARGE_ALPHA * accuracy:.3f}"
