@@ -1,8 +1,8 @@
-"""Record the replies of a ladder: every rung is asked every question of a workload.
+"""Record the replies of a ladder: ask every rung every question of a workload.
 
-Each reply is on disk as soon as it is there, in ``asked.jsonl``; once all rungs have replied to a
-question, it is graded and goes to ``replies.jsonl``.  The first fit questions are checked before
-the others are asked.  Nothing here shows an outcome of any question.
+Each reply is written to ``asked.jsonl`` as it arrives.  Once all rungs have replied to a question,
+its replies are graded and written to ``replies.jsonl``.  The first fit questions are checked before
+the others are asked.  Nothing here shows an outcome.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from stopadvisor.probes.asking import Check, ProbePlan, Prompt, Status
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.ladder import Ladder, Rung
 from stopadvisor.runs.manifest import build_manifest, describe_workload, run_path
-from stopadvisor.runs.replies import ReplyRecord, RungReply, replies_by_rung
+from stopadvisor.runs.replies import ReplyRecord, RungReply, graded, replies_by_rung
 from stopadvisor.runs.storage import (
     append,
     check_writable,
@@ -60,12 +60,12 @@ from stopadvisor.workload.questions import PARTS, PartCounts, Question, Workload
 __all__ = ["ASKED", "record_replies"]
 
 ASKED = "asked.jsonl"
-"""Replies as they came, one a line, for people to read and for a run to go on from."""
+"""Replies as they arrived, one per line; an interrupted run resumes from it."""
 _EFFORT_LEVEL = 0.05
 _CUT_WARN = 0.5
-"""Share of a cheaper rung's replies that may be cut: such a question climbs, and paid in vain."""
+"""Warn if more of a cheap rung's replies are cut: each is paid for in vain."""
 _SELF_WARN = 0.05
-"""Share of questions to which the reference may give another answer the second time."""
+"""Warn if the reference contradicts itself on a larger share of questions."""
 
 
 def record_replies(
@@ -76,10 +76,10 @@ def record_replies(
     *,
     whole: bool = False,
 ) -> ProbeSummary:
-    """Ask every rung of a ladder's file what is missing of a workload; raises as `probing.probe`.
+    """Ask the rungs of a ladder file for all missing replies; raises as `probing.probe`.
 
-    `engine` says how many requests go out at once, and where local models are loaded.  With
-    `whole`, a `limit` is refused if it leaves a part too small to be assessed.
+    `engine` sets the concurrency, and the device of local models.  With `whole`, a `limit` that
+    leaves a part too small to be assessed is refused.
     """
     from stopadvisor.engines.openai.rung_servers import open_rungs
 
@@ -115,7 +115,7 @@ def record_replies(
 
 @dataclass(frozen=True)
 class _Recording:
-    """The part of `record_replies` that happens under the run's lock."""
+    """One recording, while the run's lock is held."""
 
     run: RunDirectory
     ladder: Ladder
@@ -125,9 +125,9 @@ class _Recording:
     ask: Callable[[Sequence[tuple[Rung, Prompt]]], Iterator[tuple[int, RungAnswer]]]
     progress: Progress
     answers: dict[tuple[str, int], RungAnswer] = field(default_factory=dict)
-    """All replies so far, by question and column."""
+    """Replies so far, by question and column."""
     done: set[str] = field(default_factory=set)
-    """Questions that are complete and graded."""
+    """Questions whose replies are graded."""
 
     def go(self, questions: Sequence[Question], manifest: dict[str, object]) -> ProbeSummary:
         began, run = time.monotonic(), self.run
@@ -156,7 +156,7 @@ class _Recording:
         return self._summary(len(new), time.monotonic() - began)
 
     def _read(self) -> None:
-        """Read what earlier calls recorded."""
+        """Read the replies of earlier calls."""
         set_aside_tail(self.run.path / ASKED, self.run.path / "asked.partial")
         if note := self.run.repair():
             self.progress.remark(note)
@@ -183,12 +183,12 @@ class _Recording:
             )
 
     def _missing(self, questions: Sequence[Question]) -> list[tuple[Question, int]]:
-        """Replies to ask for, by question and column."""
+        """Questions and columns without a reply."""
         width = range(len(self.ladder.columns))
         return [(q, k) for q in questions for k in width if (q.id, k) not in self.answers]
 
     def _ask(self, questions: Sequence[Question]) -> None:
-        """Ask what is missing of these questions, and grade each as it is complete."""
+        """Ask for the missing replies, and grade each question once it has all of them."""
         columns, left = self.ladder.columns, [q for q in questions if q.id not in self.done]
         starts = {k: block.start for block in self.ladder.blocks for k in block}
         missing = self._missing(left)
@@ -209,46 +209,29 @@ class _Recording:
                 self._keep(question)
 
     def _keep(self, question: Question) -> None:
-        """Grade a question's replies, and write its line."""
-        task, gold = question.task, question.gold
-        answers = [self.answers[question.id, k] for k in range(len(self.ladder.columns))]
-        given = [extract_natural(task, answer.text) or "" for answer in answers]
-        right: list[bool | None] = [None] * len(given)
-        if gold is not None:
-            items: list[tuple[str, str, str | None]] = [(task, gold, each) for each in given]
-            texts = [question.text] * len(given) if self.grader.reads_questions else []
-            right = [verdict is True for verdict in self.grader.grade_many(items, texts)]
-        replies = tuple(
-            RungReply(
-                rung.name,
-                text,
-                normalize(task, text),
-                verdict,
-                answer.finished,
-                answer.prompt_tokens,
-                answer.cached_tokens,
-                answer.completion_tokens,
-                answer.mean_logprob,
-            )
-            for rung, text, verdict, answer in zip(
-                self.ladder.columns, given, right, answers, strict=True
-            )
-        )
-        record = ReplyRecord(
-            question.id, question.key, question.group, task, question.category, gold, replies
-        )
-        self.run.append([record])
+        """Grade the replies to a question and write its line."""
+        task, replies = question.task, []
+        for k, rung in enumerate(self.ladder.columns):
+            answer = self.answers[question.id, k]
+            text = extract_natural(task, answer.text) or ""
+            counts = answer.prompt_tokens, answer.cached_tokens, answer.completion_tokens
+            reply = (rung.name, text, normalize(task, text), None, answer.finished, *counts)
+            replies.append(RungReply(*reply, answer.mean_logprob))
+        about = question.id, question.key, question.group, task, question.category, question.gold
+        texts = [question.text] if self.grader.reads_questions else []
+        self.run.append(graded([ReplyRecord(*about, tuple(replies))], self.grader, texts)[0])
         self.done.add(question.id)
 
     def _checks(self, questions: Sequence[Question]) -> Iterator[Check]:
-        """What the replies to the first fit questions say of the rungs."""
+        """Check the rungs by their replies to the first fit questions."""
         ladder, last = self.ladder, self.ladder.reference
         by_rung = [
             [[self.answers[q.id, k] for k in block] for q in questions] for block in ladder.blocks
         ]
-        for rung, rows in zip(ladder.rungs, by_rung, strict=True):
+        rungs = list(zip(ladder.rungs, by_rung, strict=True))
+        for rung, rows in rungs:
             yield from _of_rung(rung, rows, TRUNCATED_WARN if rung is last else _CUT_WARN)
-        for (lower, one), (higher, two) in pairwise(zip(ladder.rungs, by_rung, strict=True)):
+        for (lower, one), (higher, two) in pairwise(rungs):
             if lower.reasoning_effort != higher.reasoning_effort and lower.model == higher.model:
                 yield _effort(lower, higher, one, two)
         if last.repeat > 1:
@@ -275,15 +258,14 @@ class _Recording:
         )
 
 
-# --- What the first replies say -------------------------------------------------------------------
-
+# --- Checks of the first replies ------------------------------------------------------------------
 
 _Rows = Sequence[Sequence[RungAnswer]]
-"""Replies of one rung to each question."""
+"""For each question, the replies of one rung."""
 
 
 def _of_rung(rung: Rung, rows: _Rows, most: float) -> Iterator[Check]:
-    """Whether its replies came, and how many of them were cut."""
+    """How many replies arrived, and how many of them were cut."""
     replies = [answer for row in rows for answer in row]
     down = [answer.down for answer in replies if answer.down is not None]
     came = len(replies) - len(down)
@@ -301,18 +283,17 @@ def _of_rung(rung: Rung, rows: _Rows, most: float) -> Iterator[Check]:
 
 
 def _effort(lower: Rung, higher: Rung, rows: _Rows, others: _Rows) -> Check:
-    """Whether a server obeys the effort: replies to the same question differ in length."""
+    """Whether the server obeys the effort: lengths differ by a sign test."""
     firsts = [(one[0], two[0]) for one, two in zip(rows, others, strict=True)]
     pairs = [
         (a.completion_tokens, b.completion_tokens) for a, b in firsts if a.finished and b.finished
     ]
-    signs = Counter((a < b) - (a > b) for a, b in pairs)
-    differing = signs[1] + signs[-1]
-    obeys = 2 * binomial_tail(min(signs[1], signs[-1]), differing, 0.5) <= _EFFORT_LEVEL
+    shorter, longer = (sum(sign * (b - a) > 0 for a, b in pairs) for sign in (1, -1))
+    p_value = 2 * binomial_tail(min(shorter, longer), shorter + longer, 0.5)
     means = [sum(column) / len(pairs) for column in zip(*pairs, strict=True)] or [0.0, 0.0]
     return checked(
         f"effort of {lower.name} and {higher.name}",
-        "pass" if obeys else "warn",
+        "pass" if p_value <= _EFFORT_LEVEL else "warn",
         f"{means[0]:.0f} and {means[1]:.0f} tokens on average in {len(pairs)} questions",
         f"the server seems to ignore reasoning_effort {lower.reasoning_effort!r} against "
         f"{higher.reasoning_effort!r}: see what its model takes, such as chat_template_kwargs",
@@ -320,7 +301,7 @@ def _effort(lower: Rung, higher: Rung, rows: _Rows, others: _Rows) -> Check:
 
 
 def _against_itself(rung: Rung, tasks: Sequence[str], rows: _Rows) -> Check:
-    """How often the first two samples of the reference disagree."""
+    """How often the reference's first two samples disagree."""
     differing = 0
     for task, row in zip(tasks, rows, strict=True):
         one, two = (normalize(task, extract_natural(task, a.text) or "") for a in row[:2])

@@ -1,7 +1,7 @@
-"""Climbing a ladder under a policy: which reply to ask for next, and whether to serve what came.
+"""Climb a ladder under a policy: which reply to ask for next, and whether to serve it.
 
-It uses plain Python floats and the order of operations of `rules.climb`, so that a replay of
-recorded replies serves what calibration saw.  Knows no files and asks no model: whoever calls does.
+Uses plain Python floats in the order of operations of `rules.climb`, so that live replies are
+judged exactly as calibration judged recorded ones.  Reads no file and asks no model.
 """
 
 from __future__ import annotations
@@ -30,46 +30,45 @@ class Ask:
     """The reply to ask for next."""
 
     rung: Rung
-    """Of which rung."""
     column: int
     """Number of the reply in the ladder, from 0."""
     max_tokens: int | None
-    """Abandon it after this many completion tokens; None for no limit, and where a policy of the
-    rung's own ends it: it is then judged whole."""
+    """Abandon the reply after this many completion tokens; None for no limit, also if the rung has
+    a policy of its own, which ends it."""
     needs_logprob: bool
-    """Its mean log-probability decides."""
+    """The rule reads the mean log-probability."""
     is_reference: bool
-    """It is served as it comes, whatever it says."""
+    """Serve the reply whatever it says."""
 
 
 class Judged(NamedTuple):
-    """What to do with the reply that came."""
+    """What to do with a reply."""
 
     serve: bool
     """Serve now; else climb."""
     score: float
-    """Compared with the threshold of this reply; 0 for one that is served as it comes."""
+    """Compared with the threshold; 0 for the reference."""
     reply: int
-    """Which of the replies observed so far has the answer to serve, from 0."""
+    """Number, from 0, of the observed reply that has the answer to serve."""
     gives_up: bool = False
-    """The rule expects every cheap rung to be wrong: the rungs before the reference are skipped, or
-    this reply is served all the same."""
+    """The rule expects every cheap rung to be wrong: skip to the reference, or serve anyway."""
 
 
 @dataclass(frozen=True)
 class ClimbRule:
-    """A policy's rule on a ladder; made once and shared by all its climbers."""
+    """A policy's rule on a ladder, shared by all its climbers."""
 
     family: str | None
     task: str
     rungs: tuple[Rung, ...]
-    """Of each reply of the ladder."""
+    """The rung of each reply of the ladder."""
     asked: tuple[int, ...]
+    """Replies asked for before the reference."""
     thresholds: tuple[float, ...]
-    """Of each reply that is asked."""
+    """One for each of them."""
     on_give_up: OnGiveUp | None
     give_up: float
-    """The level below which a score gives up; minus infinity where none does."""
+    """Scores below this level give up; minus infinity for never."""
     intercept: float
     terms: tuple[tuple[str, float, float, float], ...]
     """(feature, mean, scale, coefficient), in the order of summation."""
@@ -94,30 +93,30 @@ class ClimbRule:
 
     @property
     def columns(self) -> tuple[int, ...]:
-        """Every reply that may be asked, in order; what of the reference is left comes last."""
+        """Every reply that may be asked for, in order, ending with those of the reference."""
         last = len(self.rungs) - self.rungs[-1].repeat
         return (*self.asked, *(k for k in range(last, len(self.rungs)) if k not in self.asked))
 
     def of_reference(self) -> ClimbRule:
-        """The rule that asks nothing but the reference."""
+        """The rule that asks only the reference."""
         return replace(self, asked=(), thresholds=())
 
     @property
     def needs_logprob(self) -> bool:
-        """Whether it reads how sure the model was of its tokens."""
+        """Whether it reads log-probabilities."""
         return self.family == "rung-confidence" or "answer_log_odds" in self.features
 
     @property
     def features(self) -> frozenset[str]:
-        """What a learned score reads."""
+        """Features of a learned score."""
         return frozenset(name for name, *_ in self.terms)
 
 
 class Climber:
     """Judges the replies to one question; made by ``Policy.climb()``.
 
-    Not shared between questions or threads.  Ask for `ask`, `observe` what came, until it is
-    served.  Where a rung cannot answer at all, observe a reply that did not finish.
+    Not to be shared between questions or threads.  Request `ask`, then `observe` the reply, until
+    one is served.  If a rung cannot answer, observe a reply that did not finish.
     """
 
     def __init__(self, rule: ClimbRule, task: str | None = None) -> None:
@@ -128,14 +127,14 @@ class Climber:
 
     @property
     def ask(self) -> Ask | None:
-        """The reply to ask for next; None once one was served."""
+        """The reply to ask for next; None once one is served."""
         return self._ask(self._next) if self._next < len(self._columns) else None
 
     @property
     def certain(self) -> tuple[Ask, ...]:
-        """`ask` and those after it that will be asked whatever is said until then, at once.
+        """`ask`, and the replies that will be needed whatever comes before, to request at once.
 
-        What is left of the reference, and replies until as many can agree as the rule wants.
+        These are the samples of the reference, and replies until enough of them could agree.
         """
         rule, at = self._rule, self._next
         last = at
@@ -171,21 +170,21 @@ class Climber:
         Parameters
         ----------
         finished : bool
-            It ended by itself; a reply that was cut is climbed past.
+            It ended by itself; a reply that was cut climbs.
         completion_tokens : int
             Thinking and answer.
         answer : str
             The final answer, as the model wrote it; empty for none.
         mean_logprob : float, nats
-            Mean over the tokens; may be left out by policies that do not read it.
+            Mean over the tokens; optional if the policy does not read it.
         normalized : str, optional
-            The normalised answer, where it is known already; `answer` is not looked at then.
+            The normalised answer, if known already; `answer` is then ignored.
 
         Raises
         ------
         PolicyError
-            A reply was served already, an input that the rule reads is missing, or one is
-            impossible.  The climber is unchanged then.
+            A reply was served already, or an input is missing or impossible.  The climber is then
+            unchanged.
         """
         rule, at = self._rule, self._next
         if at >= len(self._columns):
@@ -253,13 +252,7 @@ def _ladder(terms: LadderTerms) -> Ladder:
 
 
 def check_ladder(terms: PolicyTerms) -> None:
-    """Check that a ladder is one, and that the rule's path fits it.
-
-    Raises
-    ------
-    PolicyError
-        Names the field at fault.
-    """
+    """Check that a ladder is valid and the rule's path fits it; PolicyError names the field."""
     found = terms.ladder
     assert found is not None
     ladder, asked, low = _ladder(found), found.asked, found.give_up
@@ -274,13 +267,12 @@ def check_ladder(terms: PolicyTerms) -> None:
         expect(empty, "ladder.asked, path", "empty for kind 'full-budget'", list(asked))
         return
     last = len(ladder.columns) - 1
-    rising = bool(asked) and all(a < b for a, b in pairwise(asked)) and asked[-1] < last
-    expect(
-        rising, "ladder.asked", f"increasing numbers below the reference's ({last})", list(asked)
-    )
+    rising = bool(asked) and all(a < b for a, b in pairwise((*asked, last)))
+    what = f"increasing numbers below the reference's ({last})"
+    expect(rising, "ladder.asked", what, list(asked))
     for block in ladder.blocks:
         wanted = [k for k in block if k < last]
-        whole = [k for k in wanted if k in asked] in ([], wanted)
+        whole = {*wanted} <= {*asked} or {*wanted}.isdisjoint(asked)
         expect(whole, "ladder.asked", f"all samples of a rung {wanted} or none", list(asked))
     for k, levels in enumerate(found.path):
         what = f"a threshold for each of {len(asked)} replies"
@@ -299,6 +291,6 @@ def check_ladder(terms: PolicyTerms) -> None:
         expect(tells, "ladder.give_up", what, terms.family)
     step, steps = terms.decision_threshold, range(1, len(found.path) + 1)
     expect(step in steps, "decision_threshold", f"a step of ladder.path, 1 to {len(steps)}", step)
-    # The last one tested serves the reference to everybody.
-    known = {float(k) for k in (*steps, len(steps) + 1)}
+    # One more than there are: the last one tested serves the reference to everybody.
+    known = {float(k) for k in range(1, len(steps) + 2)}
     expect(known.issuperset(terms.order), "order", "numbers of steps", list(terms.order))

@@ -33,30 +33,30 @@ class Request:
 
 @dataclass(frozen=True)
 class RungAnswer:
-    """What one rung said, or that it said nothing."""
+    """The reply of one rung, or why there is none."""
 
     finished: bool
-    """It ended by itself; False where it was cut, or there is none."""
+    """The reply ended by itself; False if it was cut, or there is none."""
     text: str = ""
-    """What a user would see, thinking left out."""
+    """The visible reply, without thinking."""
     reasoning: str = ""
-    """Its thinking, as far as a server shows it."""
+    """Its thinking, if the server shows it."""
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
     """Thinking and answer."""
     mean_logprob: float | None = None
-    """Over its tokens; None where the server was not asked, or does not say."""
+    """Over its tokens; None if unknown."""
     seconds: float = 0.0
     down: str | None = None
-    """Why there is none, in one line."""
+    """Why there is no reply to serve, in one line."""
     name: str = ""
-    """Of the rung."""
+    """The rung's name."""
     price: float = 0.0
     """In the unit of the ladder's prices."""
 
     def of(self, rung: Rung) -> RungAnswer:
-        """The same with the rung's name, at its prices."""
+        """Add the rung's name, and the price at its rates."""
         first, cached, decoded = rung.price
         read = self.prompt_tokens - self.cached_tokens
         price = read * first + self.cached_tokens * cached + self.completion_tokens * decoded
@@ -68,22 +68,22 @@ class Climbed:
     """How one question climbed a ladder."""
 
     rung: str
-    """Whose reply is served."""
+    """The rung whose reply is served."""
     asked: tuple[RungAnswer, ...]
-    """All that were asked for, in the order of the ladder."""
+    """All replies asked for, in the order of the ladder."""
     gave_up: bool | None = None
-    """Only where the rule expected every cheap rung to be wrong: the reference was next, or a reply
-    is served all the same."""
+    """Whether the rule expected every cheap rung to be wrong and skipped to the reference, or
+    served a reply anyway; None if not."""
     at: int = 0
-    """Which of `asked` is served; beyond the last: the reference, which whoever called asks."""
+    """Index into `asked` of the reply served; beyond its end if the caller asks the reference."""
     column: int | None = None
-    """Number of the reply in the ladder at which the rule served; None for the reference."""
+    """Number of the ladder's reply at which the rule served; None for the reference."""
     answer: str | None = None
-    """The short answer of what is served."""
+    """The short answer that is served."""
 
     @property
     def price(self) -> float:
-        """Of all that was asked."""
+        """Price of all replies."""
         return sum(each.price for each in self.asked)
 
     @property
@@ -93,11 +93,11 @@ class Climbed:
 
     @property
     def discarded_tokens(self) -> int:
-        """Decoded for replies that are not served."""
+        """Tokens decoded for replies that are not served."""
         return sum(each.completion_tokens for k, each in enumerate(self.asked) if k != self.at)
 
     def to_dict(self) -> dict[str, Any]:
-        """What a line of answers holds: no text, which stands there already."""
+        """The record in a line of answers, which holds the text already."""
         left_out = {"text", "reasoning", "mean_logprob", "seconds"}
         asked = [{k: v for k, v in vars(a).items() if k not in left_out} for a in self.asked]
         return {"rung": self.rung, "asked": asked, "gave_up": self.gave_up}

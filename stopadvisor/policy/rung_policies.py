@@ -1,4 +1,4 @@
-"""Ladders and policies: which policy stops a rung, and whether a ladder is the one of a policy."""
+"""Check a ladder against policies: those that stop its rungs, and the one that climbs it."""
 
 from __future__ import annotations
 
@@ -17,18 +17,15 @@ __all__ = ["check_rungs", "policy_of", "read_rungs"]
 
 
 def read_rungs(path: Path) -> Ladder:
-    """Read ``ladder.toml``, with the digests of policies; raises as `read_ladder`, `policy_of`."""
+    """Read ``ladder.toml`` and its policies' digests; raises as `read_ladder` and `policy_of`."""
     found = [(rung, policy_of(rung)) for rung in read_ladder(path).rungs]
     return Ladder(tuple(replace(r, policy_digest=p.digest) if p else r for r, p in found))
 
 
 def policy_of(rung: Rung) -> Policy | None:
-    """Read the policy that a rung names; None where it names none.
+    """Read the policy that a rung names, if any.
 
-    Raises
-    ------
-    PolicyError
-        It is refused, stops no trace, or has another digest than the ladder says.
+    PolicyError if it is refused, never stops, or does not have the ladder's digest.
     """
     if rung.policy is None:
         return None
@@ -47,12 +44,9 @@ def policy_of(rung: Rung) -> Policy | None:
 
 
 def check_rungs(terms: PolicyTerms, ladder: Ladder) -> None:
-    """Refuse a ladder that is not the policy's; where its servers are, and prices, it says alone.
+    """Refuse a ladder other than the policy's; servers and prices may differ.
 
-    Raises
-    ------
-    PolicyError
-        In one line: the rung and the field that differ, or that the policy climbs none.
+    PolicyError names the rung and the field that differ.
     """
     if terms.ladder is None:
         raise PolicyError("the policy stops the thinking of one trace, and climbs no ladder")

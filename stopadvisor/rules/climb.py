@@ -135,13 +135,7 @@ class Climb:
         return len(self.path) + 1
 
     def view(self, table: Table) -> Table:
-        """The table with one column per step, and the reference last.
-
-        Raises
-        ------
-        ProbeError
-            Its columns are not rungs, or not these rungs.
-        """
+        """The table with one column per step, the reference last; ProbeError for other rungs."""
         rungs = _rungs(table)
         if tuple(rungs.names[k] for k in (*self.columns, -1) if k < len(rungs.names)) != self.names:
             raise ProbeError(f"the rule asks {', '.join(self.names)}, got {', '.join(rungs.names)}")

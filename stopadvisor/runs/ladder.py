@@ -1,7 +1,4 @@
-"""A ladder as it is configured: ``ladder.toml``, rungs as they are climbed, the reference last.
-
-Knows the fields of a rung, and asks no model.
-"""
+"""A ladder as configured in ``ladder.toml``: rungs in the order of climbing, the reference last."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,10 +19,9 @@ MOST_RUNGS = 16
 MOST_SAMPLES = 128
 """Of one rung."""
 _WHERE = ("engine", "base_url", "api_key_env", "policy")
-"""Where a rung is asked: no part of what a policy promises, and nothing that a file may choose."""
+"""Fields that say where to ask: no promise depends on them, and a policy file must not set them."""
 _OF_POLICY = ("reasoning_effort", "chat_template_kwargs", "temperature", "max_tokens")
-"""What a rung's own policy says."""
-
+"""Fields that a rung's own policy sets."""
 
 _Text = Annotated[
     str, Condition("text on one line", lambda value: bool(value.strip()) and value.isprintable())
@@ -36,7 +33,7 @@ _Prices = Annotated[
         lambda found: len(found) == 3 and min(found) >= 0 and found[2] > 0,
     ),
 ]
-# As it was written: a run's name tells 0 from 0.0.
+# Kept as written: the name of a run distinguishes 0 from 0.0.
 _Temperature = Annotated[
     Any, Condition("a number >= 0", lambda value: type(value) in (int, float) and value >= 0)
 ]
@@ -51,36 +48,35 @@ _Digest = Annotated[
 
 @dataclass(frozen=True)
 class Rung:
-    """One rung: which model answers, how it is asked, and what its tokens cost."""
+    """One rung: the model, how to ask it, and what its tokens cost."""
 
     name: _Text
-    """As people and the header of a reply call it."""
+    """Shown to people and in the header of a reply."""
     price: _Prices
-    """Of a prompt token, a cached prompt token and a decoded one; per million, or any one unit."""
+    """Of a prompt token, a cached prompt token and a decoded token, in any one unit."""
     model: _Text | None = None
     engine: Annotated[str, one_of("openai", "hf")] | None = None
-    """``hf``: the model runs here, `model` being its folder; else a server answers."""
+    """``hf``: the model in folder `model` runs here; else a server answers."""
     base_url: _Text | None = None
     reasoning_effort: _Text | None = None
     chat_template_kwargs: Mapping[str, Any] | None = None
     temperature: _Temperature | None = None
     max_tokens: TokenCount | None = None
     api_key_env: _Text | None = None
-    """Name of the variable that holds the key of its server."""
+    """Environment variable with the server's key."""
     policy: _Text | None = None
-    """File of the policy that stops its thinking early; one that is asked at a server is served
-    under it there."""
+    """File of the policy that stops its thinking early; a server applies it itself."""
     policy_digest: _Digest | None = None
-    """Of that policy; whoever reads the file says it."""
+    """Set from that file when it is read."""
     repeat: _Samples = 1
     """Samples; the plurality of those so far is the answer."""
 
     def to_dict(self) -> dict[str, Any]:
-        """What a manifest holds of it: fields that were given."""
+        """The fields that were given, for a manifest."""
         return dict(plain(self))
 
     def to_policy(self) -> dict[str, Any]:
-        """What a policy holds of it: all but where it is asked, and with which key."""
+        """The fields that a policy holds: all but where to ask, and with which key."""
         return {name: value for name, value in self.to_dict().items() if name not in _WHERE}
 
 
@@ -93,22 +89,20 @@ class _File:
 
 @dataclass(frozen=True)
 class Ladder:
-    """Rungs in the order of climbing; the last is what people serve today."""
+    """Rungs in the order of climbing; the last one is served today."""
 
     rungs: tuple[Rung, ...]
 
     @property
     def columns(self) -> tuple[Rung, ...]:
-        """A rung for each reply: one that is repeated stands as often."""
+        """The rung of each reply: one entry per sample."""
         return tuple(rung for rung in self.rungs for _ in range(rung.repeat))
 
     @property
     def blocks(self) -> tuple[range, ...]:
         """Columns of each rung."""
-        ends = [sum(r.repeat for r in self.rungs[: k + 1]) for k in range(len(self.rungs))]
-        return tuple(
-            range(end - rung.repeat, end) for rung, end in zip(self.rungs, ends, strict=True)
-        )
+        ends = accumulate(rung.repeat for rung in self.rungs)
+        return tuple(range(e - rung.repeat, e) for rung, e in zip(self.rungs, ends, strict=True))
 
     @property
     def reference(self) -> Rung:
@@ -117,13 +111,7 @@ class Ladder:
 
 
 def read_ladder(path: Path) -> Ladder:
-    """Read ``ladder.toml``.
-
-    Raises
-    ------
-    WorkloadError
-        In one line: the file cannot be read, or a field is missing, unknown or no such value.
-    """
+    """Read ``ladder.toml``; WorkloadError names the file and the field at fault, in one line."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -134,7 +122,7 @@ def read_ladder(path: Path) -> Ladder:
 
 
 def ladder_of(content: Any, where: str) -> Ladder:
-    """The ladder of a file's content, whose ``rung`` holds its tables; raises as `read_ladder`."""
+    """Make the ladder of a file's content; raises as `read_ladder`."""
 
     def expect(ok: bool, field: str, expected: str, got: Any) -> None:
         if not ok:

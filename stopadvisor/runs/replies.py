@@ -37,16 +37,16 @@ from stopadvisor.workload.questions import ASSUMED_TASK
 
 __all__ = [
     "ReplyRecord", "RungReplies", "RungReply",
-    "read_replies", "read_reply_logs", "replies_by_rung", "reply_table",
+    "graded", "read_replies", "read_reply_logs", "replies_by_rung", "reply_table",
 ]  # fmt: skip
 
 _NEVER = 2**40
-"""Length of a trace that no column reaches: a reply of a ladder can be served at every one."""
+"""A trace length that no column reaches: every reply of a ladder can be served."""
 
 
 @dataclass(frozen=True)
 class RungReply:
-    """What one rung said."""
+    """One rung's reply to a question."""
 
     name: str
     answer: str
@@ -55,7 +55,7 @@ class RungReply:
     correct: bool | None
     """None where the question has no gold."""
     finished: bool
-    """It ended by itself; a reply that was cut is never served before the reference."""
+    """It ended by itself; a reply that was cut is never served in place of the reference."""
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
@@ -73,12 +73,12 @@ class ReplyRecord:
     task: str
     category: str | None
     gold: str | None
-    """None where there is none, as in the grades; empty where grades came without it."""
+    """None if there is neither gold nor labels; empty if there are labels alone."""
     rungs: tuple[RungReply, ...]
 
     @property
     def is_graded(self) -> bool:
-        """Whether it is known which of its answers are right."""
+        """Whether we know which of its answers are right."""
         return self.gold is not None
 
     def to_json(self) -> str:
@@ -132,16 +132,12 @@ def replies_by_rung(
 
 
 def read_replies(path: Path, ladder: Ladder, grader: Grades) -> Recorded[ReplyRecord]:
-    """Read and check recorded replies, one question a line.
+    """Read and check recorded replies, one question per line.
 
-    The fields of a line are those of ``stopadvisor import replies --help``; its `rungs` stand in
-    the ladder's order, each as often as `repeat` says.
+    ``stopadvisor import replies --help`` names the fields; `rungs` follow the ladder's order, each
+    as often as its `repeat`.
 
-    Raises
-    ------
-    WorkloadError
-        The file cannot be read, or a line is not as it should be; the message gives ``FILE:LINE``
-        and the field.
+    WorkloadError gives ``FILE:LINE`` and the field at fault.
     """
     data, rows = read_rows(path)
     lines = [RecordedObject(where, row) for where, row in rows]
@@ -152,57 +148,61 @@ def read_replies(path: Path, ladder: Ladder, grader: Grades) -> Recorded[ReplyRe
 def read_reply_logs(
     logs: Mapping[str, Path], ladder: Ladder, grader: Grades, options: LogOptions, task: str | None
 ) -> Recorded[ReplyRecord]:
-    """Read logs of inspect_ai, one of each rung, joined by the ids of their questions.
+    """Read one inspect_ai log per rung and join them by question id.
 
-    A rung that is repeated has as many epochs.  `task` is the kind of all answers; None: as gold
-    says.
+    A rung with `repeat` has one epoch per sample.  `task` is the answer type of all questions; None
+    to guess it from gold.
 
-    Raises
-    ------
-    WorkloadError
-        A log cannot be read or is another rung's, or a question has not one reply of each; the
-        message gives file, sample and field.
+    WorkloadError if a log cannot be read or a question lacks a reply; it gives file, sample, field.
     """
     if logs.keys() != {rung.name for rung in ladder.rungs}:
         wanted = ", ".join(rung.name for rung in ladder.rungs)
         raise WorkloadError(f"--rung: expected a log of each rung: {wanted}, got {', '.join(logs)}")
-    digest, asked = hashlib.sha256(), dict[str, list[Logged]]()
+    digest, questions = hashlib.sha256(), dict[str, list[Logged]]()
     for rung in ladder.rungs:
-        with open_log(file := logs[rung.name]) as opened:
+        file = logs[rung.name]
+        with open_log(file) as opened:
             while data := opened.read(2**20):
                 digest.update(data)
-        content = read_inspect([file], options)
-        for remark in content.left_out:
-            raise WorkloadError(remark)
-        replies = dict[str, list[Logged]]()
-        for entry in sorted(content.entries, key=lambda entry: entry.epoch):
-            if entry.name is None:
-                refuse(entry.where, "id", "a name for the question", None)
-            replies.setdefault(entry.name, []).append(entry)
-        for name in {**asked, **replies}:
+        replies = _samples(file, options)
+        for name in {**questions, **replies}:
             found = replies.get(name, [])
             if len(found) != rung.repeat:
                 what = f"expected {rung.repeat} of rung {rung.name!r}, got {len(found)}"
                 raise WorkloadError(f"{file}: replies to question {name!r}: {what}")
-            if rung is not ladder.rungs[0] and name not in asked:
-                where, other = found[0].where, logs[ladder.rungs[0].name]
-                refuse(where, "id", f"a question of {other} too", name)
-            first = asked.setdefault(name, found)[0]
+            if rung is not ladder.rungs[0] and name not in questions:
+                first_log = logs[ladder.rungs[0].name]
+                refuse(found[0].where, "id", f"a question of {first_log} too", name)
+            asked = questions.setdefault(name, [])
             for entry in found:
+                asked.append(entry)
                 for field in ("messages", "gold"):
-                    ours, theirs = getattr(first, field), getattr(entry, field)
+                    ours, theirs = getattr(asked[0], field), getattr(entry, field)
                     if ours != theirs:
-                        refuse(entry.where, field, f"those of {first.where}: {ours!r:.80}", theirs)
-            asked[name] = [*asked[name], *found] if asked[name] is not found else found
+                        refuse(
+                            entry.where, field, f"those of {asked[0].where}: {ours!r:.80}", theirs
+                        )
     columns = [rung.name for rung in ladder.columns]
-    found_lines = [_joined(entries, columns, task) for entries in asked.values()]
-    return _recorded(logs[ladder.reference.name], digest.hexdigest(), found_lines, grader)
+    lines = [_joined(entries, columns, task) for entries in questions.values()]
+    return _recorded(logs[ladder.reference.name], digest.hexdigest(), lines, grader)
+
+
+def _samples(file: Path, options: LogOptions) -> dict[str, list[Logged]]:
+    """A log's samples of each question, in the order of their epochs."""
+    content, found = read_inspect([file], options), dict[str, list[Logged]]()
+    for remark in content.left_out:
+        raise WorkloadError(remark)
+    for entry in sorted(content.entries, key=lambda entry: entry.epoch):
+        if entry.name is None:
+            refuse(entry.where, "id", "a name for the question", None)
+        found.setdefault(entry.name, []).append(entry)
+    return found
 
 
 def _joined(
     entries: Sequence[Logged], columns: Sequence[str], task: str | None
 ) -> tuple[RecordedObject, list[RecordedObject]]:
-    """The line that the logs' replies to one question come to, and each of its replies."""
+    """A question's line, as in a file of replies, and its replies."""
     first = entries[0]
     task = task or (ASSUMED_TASK if first.gold is None else guess_task(first.gold))
     row = {"id": first.name, "messages": list(first.messages), "gold": first.gold, "task": task}
@@ -211,8 +211,8 @@ def _joined(
         usage = RecordedObject(entry.where, dict(entry.usage or {}), "output.usage.")
         read, decoded = usage.whole("input_tokens"), usage.whole("output_tokens")
         cached, total = usage.whole("input_tokens_cache_read", 0), usage.whole("total_tokens", 0)
-        # In inspect_ai the input is what no cache held.  Before its pull request 3341 it was the
-        # whole prompt for some providers, whose totals then have no room for cached tokens too.
+        # inspect_ai's input leaves out cached tokens.  Before its pull request 3341 some providers
+        # counted the whole prompt; their totals then have no room for cached tokens too.
         in_caches = cached + usage.whole("input_tokens_cache_write", 0)
         prompt = read + in_caches
         if total and in_caches <= read:
@@ -235,7 +235,7 @@ def _recorded(
     lines: Sequence[tuple[RecordedObject, Sequence[RecordedObject]]],
     grader: Grades,
 ) -> Recorded[ReplyRecord]:
-    """Records of lines and their replies, graded by gold where they bring no labels."""
+    """Make records of lines and their replies; those without labels are graded by gold."""
     if grader.reads_questions:
         raise WorkloadError("--grader: recorded replies are graded by gold, or bring their labels")
     records, brings_labels = [], False
@@ -248,28 +248,36 @@ def _recorded(
         if (other := first.setdefault(record.id, line.where)) != line.where:
             line.refuse("id", f"a question once, it stands in {other} too", record.id)
         records.append(record)
-    items: list[tuple[str, str, str | None]] = [
-        (record.task, record.gold, reply.answer)
-        for record in records
+    made, n_graded = graded(records, grader)
+    grading = LABELS_AS_RECORDED if brings_labels else dict(grader.identity)
+    return Recorded(path, sha256, tuple(made), n_graded, grading)
+
+
+def graded(
+    records: Sequence[ReplyRecord], grader: Grades, texts: Sequence[str] = ()
+) -> tuple[list[ReplyRecord], int]:
+    """Grade replies that have gold and no label; also return how many.
+
+    `texts` are the questions of the records, for a grader that reads them.
+    """
+    rows = [
+        (k, record.task, record.gold, reply.answer)
+        for k, record in enumerate(records)
         for reply in record.rungs
         if record.gold and reply.correct is None
     ]
-    verdicts = iter(grader.grade_many(items))
+    items = [row[1:] for row in rows]
+    verdicts = iter(grader.grade_many(items, [texts[row[0]] for row in rows] if texts else []))
 
-    def graded(reply: RungReply) -> RungReply:
+    def right(reply: RungReply) -> RungReply:
         return replace(reply, correct=next(verdicts) is True) if reply.correct is None else reply
 
-    return Recorded(
-        path,
-        sha256,
-        tuple(replace(r, rungs=tuple(map(graded, r.rungs))) if r.gold else r for r in records),
-        len(items),
-        LABELS_AS_RECORDED if brings_labels else dict(grader.identity),
-    )
+    made = [replace(r, rungs=tuple(map(right, r.rungs))) if r.gold else r for r in records]
+    return made, len(items)
 
 
 def _rungs_of(line: RecordedObject, ladder: Ladder) -> list[RecordedObject]:
-    """The replies of a line, each of the rung that stands at its place in the ladder."""
+    """The replies of a line, which must name the ladder's rungs in order."""
     found = line.fields.get("rungs")
     wanted = [rung.name for rung in ladder.columns]
     replies = found if isinstance(found, list) else []
@@ -305,14 +313,9 @@ def _reply(line: RecordedObject, question: Mapping[str, Any]) -> RungReply:
 def reply_table(
     records: Sequence[ReplyRecord], ladder: Ladder, parts: Sequence[int] | None = None
 ) -> OpenQuestions:
-    """Build the table of records: a column for each reply, the reference last.
+    """Build the table of records: one column per reply, the reference last.
 
-    `parts` is as in `records.graded_table`.
-
-    Raises
-    ------
-    ProbeError
-        No record, or one with other rungs than the ladder's.
+    `parts` is as in `records.graded_table`.  ProbeError if a record has other rungs.
     """
     if not records:
         raise ProbeError("no replies: the run holds no finished question")
@@ -340,11 +343,10 @@ def reply_table(
     if by_gold is not None:
         right = np.where(by_gold[:, None], right, agreeing(answers, np.where(truncated, -1, full)))
         right[:, -1] |= ~by_gold
-    is_reference = np.zeros(single.shape, dtype=np.bool_)
-    is_reference[:, -1] = True
     logprob = matrix("mean_logprob", np.float64)
     spent = _spent(ladder, *(matrix(f"{n}_tokens", np.float64) for n in _COUNTED))
     n, m = single.shape
+    is_reference = np.tile(np.arange(m) == m - 1, (n, 1))
     table = ProbeTable(
         ids=tuple(r.id for r in records),
         keys=tuple(r.key for r in records),
@@ -384,7 +386,7 @@ _COUNTED = ("prompt", "cached", "completion")
 
 
 def _spent(ladder: Ladder, prompt: FloatArray, cached: FloatArray, decoded: FloatArray) -> Spent:
-    """Cost of each column, the samples of one rung added up."""
+    """Cost of each column; samples of one rung are added up."""
     rates = np.array([rung.price for rung in ladder.columns]).T  # (3, n_columns)
     read = prompt - cached
     price = read * rates[0] + cached * rates[1] + decoded * rates[2]

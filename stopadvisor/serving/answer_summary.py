@@ -112,8 +112,8 @@ class ClimbSummary:
     price_saving_pct: float | None
     """Saving on questions that were answered both ways; only with `--compare-full`."""
     gave_up: int
-    """Questions whose cheap rungs the rule expected to be wrong: the reference was next, or a reply
-    is served all the same."""
+    """Questions whose cheap rungs the rule expected to be wrong, so that it skipped to the
+    reference, or served a reply anyway."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
-"""Rungs of a ladder whose models run here; those that are asked at once are decoded together.
+"""Rungs of a ladder whose models run here; concurrent requests are decoded as one batch.
 
-A reply that is longer than `max_tokens`, thinking and answer together, counts as cut there, as a
-server would have cut it.  Knows no ladder's rule and no server.
+A reply longer than `max_tokens`, thinking and answer together, counts as cut, as at a server.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _Asked = tuple[Rung, Prompt, asyncio.Future[RungAnswer]]
 
 
 class LocalModels:
-    """The loaded model of each rung, and the policy that stops it, by name."""
+    """The loaded model of each rung, by name, and the policy that stops it."""
 
     def __init__(
         self, models: Mapping[str, tuple[HfEngine, Policy | None]], batch_size: int | None = None
@@ -38,7 +37,7 @@ class LocalModels:
         self._work: asyncio.Task[None] | None = None
 
     async def ask(self, rung: Rung, prompt: Prompt, max_tokens: int | None) -> RungAnswer:
-        """Ask one; those that are asked at once are decoded together."""
+        """Ask a rung; concurrent requests share a batch."""
         most = max_tokens or ProbePlan.max_think
         answer: asyncio.Future[RungAnswer] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault((rung.name, most), []).append((rung, prompt, answer))
@@ -48,7 +47,7 @@ class LocalModels:
 
     async def _decode(self) -> None:
         while self._waiting:
-            await asyncio.sleep(0)  # whoever asks at once is in time
+            await asyncio.sleep(0)  # let concurrent requests join the batch
             name, most = next(iter(self._waiting))
             batch = self._waiting.pop((name, most))
             try:
@@ -61,7 +60,7 @@ class LocalModels:
                     raise
                 continue
             for (*_, asked), answer in zip(batch, answers, strict=True):
-                if not asked.done():  # nobody waits any longer
+                if not asked.done():  # else the caller was cancelled
                     asked.set_result(answer)
 
     def _answers(self, batch: Sequence[_Asked], most: int) -> list[RungAnswer]:
@@ -77,7 +76,7 @@ class LocalModels:
             )
         else:
             plan, most = policy_plan(policy), MOST_TOKENS
-        # The task decides how an answer is read, and the reply is read by whoever asked.
+        # The task only says how an answer is read, which is up to the caller.
         task = "exact" if policy is None else policy.terms.task
         on_stop: OnStop = "probe" if policy is None else policy.on_stop
         requests = [Request(prompt, task) for _, prompt, _ in batch]
@@ -99,7 +98,7 @@ class LocalModels:
 
 
 def _check_policy(name: str, policy: Policy, engine: HfEngine) -> None:
-    """Refuse a policy of another model, or one that has to be told the kind of answer."""
+    """Refuse a policy for another model, or for mixed tasks."""
     try:
         if policy.terms.task == MIXED_TASKS:
             raise PolicyError("it covers mixed tasks, and a rung here takes one of a single task")

@@ -1,7 +1,7 @@
-"""Climbs a ladder for real: each request rung by rung, until a reply is served.
+"""Climb a ladder for real: ask rung by rung until a reply is served.
 
-Whatever a rung before the reference does, down, busy, cut or talking nonsense, the request climbs,
-and what it cost is counted.  Knows the rule through the policy's climber, and no file.
+If a cheap rung is down, busy, cut off or talks nonsense, the request climbs, and what the rung
+decoded is paid for.
 """
 
 from __future__ import annotations
@@ -39,21 +39,16 @@ async def climb(
     before: Sequence[RungAnswer] = (),
     leaves_reference: bool = False,
 ) -> Climbed:
-    """Climb for one question.
+    """Climb for one question; EngineError if the reference cannot answer.
 
     Parameters
     ----------
     reference_alone : bool
-        Ask nothing else.
+        Ask no other rung.
     before : sequence of RungAnswer
-        Samples that the same question got already, to be taken again; cut ones are not.
+        Samples this question got already; finished ones are used instead of asking again.
     leaves_reference : bool
-        Return before the reference is asked, where it is a single reply.
-
-    Raises
-    ------
-    EngineError
-        The reference cannot answer.
+        Return before asking the reference, if it is a single reply.
     """
     climber = policy.climb(task, reference_alone=reference_alone)
     left = leaves_reference and policy.ladder[-1].repeat == 1
@@ -76,14 +71,14 @@ async def climb(
             return Climbed(policy.ladder[-1].name, tuple(asked), gave_up or None, len(asked))
         names = [*(reply.name for reply in asked), *(ask.rung.name for ask in asks)]
         samples = [names[:k].count(names[k]) for k in range(len(asked), len(names))]
-        try:  # at once; the first that fails ends the others
+        try:  # concurrently; the first failure cancels the others
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(each) for each in map(one, asks, samples)]
         except BaseExceptionGroup as several:
             raise first_error(several) from None
         for ask, done in zip(asks, tasks, strict=True):
             reply = done.result()
-            # Without the figure that the rule reads a reply cannot be judged, and is climbed past.
+            # Without the log-probability that the rule reads, a reply cannot be judged: climb.
             known = reply.mean_logprob is not None or not ask.needs_logprob
             answers.append(extract_natural(task, reply.text) if reply.finished else None)
             asked.append(reply)
@@ -113,11 +108,11 @@ class LadderEngine:
 
     @property
     def name(self) -> str:
-        """What answers, in the order of climbing."""
+        """The models in the order of climbing."""
         return " -> ".join(str(rung.model) for rung in self.ladder.rungs)
 
     def identity(self) -> dict[str, Any]:
-        """Return what decides the outcome, as plain values."""
+        """Everything that decides an outcome, as plain values."""
         return {"engine": "ladder", "rungs": [rung.to_policy() for rung in self.ladder.rungs]}
 
     def questions_at_once(self, plan: ProbePlan) -> int:
@@ -134,7 +129,7 @@ class LadderEngine:
         batch_size: int | None = None,
         on_stop: OnStop = "probe",
     ) -> Iterator[tuple[int, Reply]]:
-        """Answer requests and yield each as it is over; without a `rule` by the reference alone."""
+        """Answer requests, yielding each when done; without a `rule`, by the reference alone."""
         del plan, on_stop
 
         async def ask(request: Request) -> Reply:
@@ -142,7 +137,7 @@ class LadderEngine:
             climbed = await climb(
                 self.servers, self.policy, prompt, request.task, reference_alone=rule is None
             )
-            for reply in climbed.asked:  # said once of each
+            for reply in climbed.asked:  # one remark per rung
                 if reply.down is not None and not any(reply.name in said for said in self.remarks):
                     down = f"rung {reply.name} was down, and was climbed past: {reply.down}"
                     self.remarks.append(down)
@@ -155,7 +150,7 @@ class LadderEngine:
 def open_ladder(
     policy: Policy, ladder: Ladder, *, concurrency: int, **how: Any
 ) -> Iterator[LadderEngine]:
-    """Open the servers of a ladder that `check_rungs` let pass; `how` is as of `RungServers`."""
+    """Open the servers of a ladder that `check_rungs` accepted; `how` is as for `RungServers`."""
     servers = RungServers(ladder, concurrency=concurrency, **how)
     with start_blocking_portal() as portal:
         try:
@@ -165,7 +160,7 @@ def open_ladder(
 
 
 def _recorded(climbed: Climbed, seconds: float) -> Reply:
-    """What `run` writes down of it; texts that are not served are left out."""
+    """The record that `run` writes, without the texts that are not served."""
     served, column = climbed.served, climbed.column
     kept = tuple(replace(reply, text="", reasoning="") for reply in climbed.asked)
     return Reply(

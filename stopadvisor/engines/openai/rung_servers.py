@@ -1,7 +1,6 @@
-"""Whole replies of a ladder's rungs: one chat completion each, at the rung's own server.
+"""Whole replies of a ladder's rungs: one chat completion each, from the rung's own server.
 
-Rungs whose models run here are handed on.  Knows how a rung is asked and how its reply is read;
-nothing of policies, files or who is right.
+Rungs whose models run here are asked through `local`.  Knows no policy file and no gold.
 """
 
 from __future__ import annotations
@@ -36,16 +35,16 @@ from stopadvisor.runs.ladder import Ladder, Rung
 __all__ = ["RungServers", "open_rungs", "request_of"]
 
 _PATIENCE = 5.0
-"""Seconds for which a rung that can be climbed past is asked again before it is."""
+"""Seconds of retries at a cheap rung before the request climbs."""
 _REST = 30.0
-"""Seconds for which a rung that was down is climbed past without being asked."""
+"""Seconds for which a rung that was down is skipped."""
 _THINKING_BEGINS, _THINKING_ENDS = "<think>", "</think>"
 
 
 def request_of(
     rung: Rung, messages: Sequence[Mapping[str, Any]], *, max_tokens: int | None, logprobs: bool
 ) -> dict[str, Any]:
-    """The body of a rung's request."""
+    """The request body for a rung."""
     arguments = rung.chat_template_kwargs
     asked: dict[str, Any] = {
         "model": rung.model,
@@ -60,7 +59,7 @@ def request_of(
 
 
 def _read(data: Mapping[str, Any], seconds: float) -> RungAnswer:
-    """Read the answer of a server; `EngineError` where it is no chat completion."""
+    """Read a server's answer; `EngineError` if it is not a chat completion."""
     try:
         (choice,) = data["choices"]
         message, usage = choice["message"], data["usage"]
@@ -92,17 +91,12 @@ def _read(data: Mapping[str, Any], seconds: float) -> RungAnswer:
 class RungServers:
     """The servers of a ladder's rungs, within one event loop.
 
-    The reference is waited for as any server is; a rung before it that refuses or talks nonsense is
-    climbed past, and one that is down or busy is after five seconds, and left alone for thirty.
-    Whoever records, and does not climb (`climbs`), waits for every rung.  A server that refuses to
-    give log-probabilities is asked without.  For a gateway each rung before the reference has
-    `rung_timeout` seconds for a reply, and a client's own key (`forwards`) is sent to the
-    reference's server, and to no other.  `local` asks rungs whose models run here.
-
-    Raises
-    ------
-    ModelError
-        A rung without a model or a server, or a key that is not there.
+    A cheap rung that refuses or talks nonsense is skipped; one that is down or busy is retried for
+    five seconds, then skipped for thirty.  The reference is retried for `patience` seconds, and so
+    is every rung if `climbs` is false, for recording.  A server that refuses log-probabilities is
+    asked without.  For a gateway, `rung_timeout` limits the reply of a cheap rung, and with
+    `forwards` a client's own key goes to the reference's server and to no other.  `local` asks
+    rungs whose models run here.  ModelError if a rung lacks a model or a server, or a key is unset.
     """
 
     def __init__(
@@ -119,10 +113,10 @@ class RungServers:
     ) -> None:
         self._reference = ladder.reference
         self._climbs, self._local = climbs, local
-        # A server stops no reply of which it is asked for log-probabilities.
+        # Never asked for log-probabilities: a server stops no reply that needs them.
         self._silent = {rung.name for rung in ladder.rungs if rung.policy_digest is not None}
         self._clients: dict[str, Client] = {}
-        # Rungs of one server share its places.
+        # Rungs at the same server share its concurrency.
         places = {rung.base_url: asyncio.Semaphore(concurrency) for rung in ladder.rungs}
         self._free = {rung.name: places[rung.base_url] for rung in ladder.rungs}
         self._down: dict[str, tuple[float, str]] = {}
@@ -151,53 +145,43 @@ class RungServers:
             await client.aclose()
 
     async def listed(self) -> Mapping[str, Any]:
-        """What the reference's server says of its models; `Unreachable` where it is down."""
+        """The models that the reference's server lists; `Unreachable` if it is down."""
         try:
             client = self._clients[self._reference.name]
             return await client.ask("GET", "/models", opening=True)
         except Unreachable:
             raise
-        except EngineError:  # it keeps that to itself
+        except EngineError:  # it lists none
             return {}
 
     async def ask(
         self, rung: Rung, prompt: Prompt, *, max_tokens: int | None = None, logprobs: bool = False
     ) -> RungAnswer:
-        """Ask a rung; one before the reference that cannot answer gives a reply that is `down`.
+        """Ask a rung; if a cheap one cannot answer, the reply says why (`down`).
 
-        Raises
-        ------
-        EngineError
-            The reference cannot answer, or no rung may be climbed past and one is not reached.
+        EngineError if the reference cannot answer, or while recording a rung cannot be reached.
         """
-        if rung.name in self._clients:
-            found = await self._at_server(rung, prompt, max_tokens, logprobs=logprobs)
-        else:
-            assert self._local is not None  # whoever opens a ladder loads its models
-            found = await self._local(rung, prompt, max_tokens)
-        return found.of(rung)
-
-    async def _at_server(
-        self, rung: Rung, prompt: Prompt, max_tokens: int | None, *, logprobs: bool
-    ) -> RungAnswer:
+        if rung.name not in self._clients:
+            assert self._local is not None  # `how_to_open` loaded its model
+            return (await self._local(rung, prompt, max_tokens)).of(rung)
         can_climb = rung.name != self._reference.name
         until, why = self._down.get(rung.name, (0.0, ""))
         if can_climb and time.monotonic() < until:
-            return RungAnswer(finished=False, down=why)
+            return RungAnswer(finished=False, down=why, name=rung.name)
         async with self._free[rung.name]:
             began = time.monotonic()
             try:
                 data = await self._asked(rung, prompt, max_tokens, logprobs=logprobs)
-                return _judged(rung, _read(data, time.monotonic() - began), data)
+                return _judged(rung, _read(data, time.monotonic() - began), data).of(rung)
             except EngineError as error:
-                is_gone = isinstance(error, Unreachable)  # a refusal is of this question alone
+                is_gone = isinstance(error, Unreachable)  # a refusal concerns this question alone
                 is_final = isinstance(error, Refused) and error.status in FINAL
                 if not can_climb or ((is_gone or is_final) and not self._climbs):
                     raise
                 if is_gone:
                     self._down[rung.name] = time.monotonic() + _REST, str(error)
                 seconds = time.monotonic() - began
-                return RungAnswer(finished=False, seconds=seconds, down=str(error))
+                return RungAnswer(finished=False, seconds=seconds, down=str(error), name=rung.name)
 
     async def _asked(
         self, rung: Rung, prompt: Prompt, max_tokens: int | None, *, logprobs: bool
@@ -217,7 +201,7 @@ class RungServers:
 
 
 def _judged(rung: Rung, answer: RungAnswer, data: Mapping[str, Any]) -> RungAnswer:
-    """The answer; not served, but paid for, where it was not given under the rung's policy."""
+    """The answer; paid for, but not served, if it was not given under the rung's policy."""
     if rung.policy_digest is None:
         return answer
     header, digest = data[POLICY_HEADER], f"{rung.policy_digest:.8}"
@@ -236,9 +220,9 @@ def _origin(url: str | None) -> tuple[str, str]:
 def open_rungs(
     ladder: Ladder, *, concurrency: int, **how: Any
 ) -> Iterator[Callable[[Sequence[tuple[Rung, Prompt]]], Iterator[tuple[int, RungAnswer]]]]:
-    """Open the servers of a ladder to record replies; `how`, and errors, are as of `RungServers`.
+    """Open the servers of a ladder to record replies, `concurrency` requests at a time at each.
 
-    Each server gets as many requests at once as `concurrency` says.
+    `how` and errors are as for `RungServers`.
     """
     servers = RungServers(ladder, concurrency=concurrency, climbs=False, **how)
     size = concurrency * len({rung.base_url for rung in ladder.rungs})

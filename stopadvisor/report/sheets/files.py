@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from stopadvisor.collection.model_checks import PreflightReport
@@ -13,6 +14,7 @@ from stopadvisor.report.sheet import Fact, Section, Sheet, Tone
 from stopadvisor.report.words import listed, percent, plural, share, shell_quote
 from stopadvisor.rules.serving_profile import ServingProfile
 from stopadvisor.runs.imported import ImportedDataset, ImportedLog, ImportedProbes, ImportedReplies
+from stopadvisor.runs.replies import RungReplies
 from stopadvisor.runs.samples import Samples
 
 __all__ = [
@@ -101,10 +103,6 @@ def import_replies_sheet(replies: ImportedReplies) -> Sheet:
     graded = plural(replies.n_graded, "label") + " by gold, the others as recorded"
     if replies.n_ungraded:
         graded += f"; {plural(replies.n_ungraded, 'question')} with neither"
-    rows = [
-        (r.name, str(r.replies), str(r.cut), share(r.accuracy), f"{r.mean_tokens:.0f}")
-        for r in replies.rungs
-    ]
     return Sheet(
         f"{plural(replies.n_questions, 'question')}, {plural(len(replies.rungs), 'rung')}; the "
         f"reference is {replies.rungs[-1].name}.",
@@ -113,12 +111,21 @@ def import_replies_sheet(replies: ImportedReplies) -> Sheet:
             ("read from", str(replies.source)),
             ("graded", graded),
         ),
-        sections=(Section(_CLIMBING, ("rung", "replies", "cut", "right", "tokens"), tuple(rows)),),
+        sections=(_rungs(replies.rungs),),
         command=f"stopadvisor assess {shell_quote(replies.run)}",
     )
 
 
-_CLIMBING = "Rungs, in the order of climbing"
+def _rungs(rungs: Sequence[RungReplies]) -> Section:
+    """One row per rung, in the order of climbing."""
+    names: tuple[str, ...] = ("rung", "replies", "cut", "right", "tokens")
+    rows: list[tuple[str, ...]] = [
+        (r.name, str(r.replies), str(r.cut), share(r.accuracy), f"{r.mean_tokens:.0f}")
+        for r in rungs
+    ]
+    if all(r.accuracy is None for r in rungs):
+        names, rows = (*names[:3], "tokens"), [(*row[:3], row[-1]) for row in rows]
+    return Section("Rungs, in the order of climbing", names, tuple(rows))
 
 
 def _graded(probes: ImportedProbes) -> str:
@@ -189,15 +196,8 @@ def probe_sheet(summary: ProbeSummary) -> Sheet:
         ),
     ]
     if summary.rungs:
-        rows = [
-            (row.name, str(row.replies), str(row.cut), f"{row.mean_tokens:.0f}")
-            for row in summary.rungs
-        ]
-        return Sheet(
-            f"Asked every rung {n}, {summary.new} of them now.",
-            facts=tuple(facts),
-            sections=(Section(_CLIMBING, ("rung", "replies", "cut", "tokens"), tuple(rows)),),
-        )
+        title = f"Asked every rung {n}, {summary.new} of them now."
+        return Sheet(title, facts=tuple(facts), sections=(_rungs(summary.rungs),))
     several = "" if summary.traces == summary.questions else f" in {summary.traces} traces"
     places = f"{listed(summary.budgets)} thinking tokens" if summary.budgets else ""
     if summary.every is not None:

@@ -1,7 +1,4 @@
-"""The reply to a covered request of a ladder: sent whole once a rung is judged, or left to forward.
-
-Knows the form of replies and of requests; no server, and nothing of who judges.
-"""
+"""Replies to covered requests of a ladder: sent whole once a rung passed, else forwarded."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ __all__ = ["as_reference", "audited_climb", "finish_climb", "note_climb", "send_
 
 
 def as_reference(body: bytearray, rung: Rung) -> bytearray:
-    """A request's body with what the reference was asked with when its replies were recorded."""
+    """The body with the fields that the reference's replies were recorded with."""
     asked = parse_json(body)
     fields = request_of(rung, (), max_tokens=rung.max_tokens, logprobs=False)
     fields = {name: value for name, value in fields.items() if name not in ("model", "messages")}
@@ -36,12 +33,9 @@ def as_reference(body: bytearray, rung: Rung) -> bytearray:
 async def send_served(
     climbed: Climbed, model: str, covered: CoveredRequest, sender: Sender, *, seconds: float
 ) -> None:
-    """Send the reply that is served; its usage counts all that was decoded.
+    """Send the reply to serve; its usage counts everything that was decoded.
 
-    Raises
-    ------
-    SlowReader
-        The client takes longer than `seconds` to read it.
+    SlowReader if the client takes longer than `seconds` to read it.
     """
     served, chat = climbed.served, ChatReply(model, sender.record.id)
     finish: Finish = "stop" if served.finished else "length"
@@ -71,7 +65,7 @@ async def send_served(
 
 
 def note_climb(climbed: Climbed, record: RequestRecord, metrics: Metrics) -> None:
-    """Take down what climbing came to; what the reference decodes is not known where it is left."""
+    """Record a climb; tokens of a forwarded reference are not known yet."""
     record.rung = climbed.rung
     record.discarded_tokens = climbed.discarded_tokens
     if climbed.at < len(climbed.asked):
@@ -88,8 +82,8 @@ def note_climb(climbed: Climbed, record: RequestRecord, metrics: Metrics) -> Non
 def audited_climb(
     climbed: Climbed, policy: Policy, task: str, record: RequestRecord
 ) -> AuditedReply:
-    """What is written down of a reply, and what the reference's is compared with."""
-    # Calibration holds the prompt's length as the first rung counts it.
+    """The audit record of a reply, to be compared with the reference's."""
+    # Calibration knows the prompt's length as the first rung counts it.
     counted = [r.prompt_tokens for r in climbed.asked[:1] if r.name == policy.ladder[0].name]
     return AuditedReply(
         id=record.id,
@@ -104,7 +98,7 @@ def audited_climb(
 async def finish_climb(
     bound: Bound[RungServers], policy: Policy, asked: Request, climbed: Climbed
 ) -> FullThinking:
-    """Ask the reference too; samples of it that were drawn already count."""
+    """Ask the reference too, reusing its samples that were drawn already."""
     with bound.used() as servers:
         full = await climb(
             servers, policy, asked.prompt, asked.task, reference_alone=True, before=climbed.asked
