@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from stopadvisor.engines.errors import first_line
+from stopadvisor.engines.sampling import identity_settings
 from stopadvisor.ground.errors import ModelError
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "load_tokenizer",
     "quiet",
     "require_hub",
+    "served_identity",
     "stop_ids",
 ]
 
@@ -55,6 +57,33 @@ def content_revision(folder: Path) -> str:
                 stream.seek((size - _PIECE) * piece // (_PIECES - 1))
                 digest.update(stream.read(_PIECE))
     return f"sha256:{digest.hexdigest()}"
+
+
+def served_identity(
+    engine: str,
+    version: str | None,
+    model: str,
+    *,
+    generation: Any,
+    dtype: str | None = None,
+    quantization: str | None = None,
+) -> dict[str, Any]:
+    """Return what is known of a served model, by folder or name, that determines its outcomes."""
+    root = Path(model)
+    local = (root / "config.json").is_file()
+    return {
+        "engine": engine,
+        "engine_version": version,
+        # A folder goes by its own name, as with the hf engine, wherever it is.
+        "model": root.resolve().name if local or root.is_absolute() else model,
+        # Without the files nothing shows which weights the server loaded.
+        "model_revision": content_revision(root) if local else None,
+        "dtype": dtype,
+        "attention": None,
+        "device": None,
+        "quantization": quantization,
+        "generation_config": identity_settings(generation),
+    }
 
 
 def require_hub(model: str) -> None:

@@ -189,6 +189,8 @@ def _delays(course: Course, gained: float) -> tuple[AlarmDelay, ...]:
         )
         return requests if math.isfinite(requests) else None
 
+    dropped, undropped = course.dropped_share, {times: delay(times) for times in (2, 3)}
     return tuple(
-        AlarmDelay(times, delay(times, course.dropped_share), delay(times)) for times in (2, 3)
+        AlarmDelay(times, delay(times, dropped) if dropped else requests, requests)
+        for times, requests in undropped.items()
     )

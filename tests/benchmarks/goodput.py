@@ -170,7 +170,7 @@ def _crossing(blocks: Sequence[Block]) -> tuple[float, float, float]:
 
     at_full, at_policy = (float(x[stopped == arm].mean()) for arm in (0, 1))
     start = [at_full, at_policy - at_full, math.log(2 * FINEST_STEP)]
-    fit = scipy.optimize.least_squares(residuals, start)
+    fit = scipy.optimize.least_squares(residuals, start, method="lm")
     spread = 2 * fit.cost / max(1, len(blocks) - len(start))
     covariance = spread * np.linalg.pinv(fit.jac.T @ fit.jac)
     return float(fit.x[0]), float(fit.x[1]), float(covariance[1, 1])

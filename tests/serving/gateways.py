@@ -248,7 +248,6 @@ def running(policies: Path, *servers: FakeServer | str, **changes: Any) -> Itera
     urls = tuple(server if isinstance(server, str) else server.url for server in servers)
     timeouts = Timeouts(first=5.0, between=5.0, total=20.0, probe=2.0)
     timeouts = replace(timeouts, **changes.pop("timeouts", {}))
-    key = changes.pop("key", None)
     settings = GatewaySettings(policies, upstreams=urls, timeouts=timeouts, check_every=0.1)
     settings = replace(settings, grace=2.0, retry_timeout=10.0)
     settings = replace(settings, **changes)
@@ -258,7 +257,7 @@ def running(policies: Path, *servers: FakeServer | str, **changes: Any) -> Itera
 
     async def work() -> None:
         metrics, loop = Metrics(CollectorRegistry()), asyncio.get_running_loop()
-        gateway = Gateway(settings, metrics, Log(logged), PolicySet.load(settings), key)
+        gateway = Gateway(settings, metrics, Log(logged), PolicySet.load(settings))
 
         def is_ready() -> None:
             begun.append(RunningGateway(gateway, at.getsockname()[1], loop, logged))

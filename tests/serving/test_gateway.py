@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry as Registry
 
-from stopadvisor.engines.http.key import Key
 from stopadvisor.engines.live import LiveRequest
 from stopadvisor.ground.errors import EngineError, ModelError, PolicyError
 from stopadvisor.serving.gateway.server import serve
@@ -319,7 +318,7 @@ def test_keys_reach_the_upstream_and_no_log(
     folder: Path, own: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UPSTREAM_KEY", SECRET)
-    options = {"api_key_env": "UPSTREAM_KEY", "key": Key(SECRET, "UPSTREAM_KEY")} if own else {}
+    options = {"api_key_env": "UPSTREAM_KEY"} if own else {}
     canary = "canary-text-3f9a"
     with fake_server(chat="reasoning_content", key=SECRET if own else None) as server:
         with running(folder / "stops.json", server, **options) as gateway:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry as Registry
 
 from stopadvisor.serving.audit_log import find_series, replay, reset
 from stopadvisor.serving.audits import AuditedReply, FullThinking
 from stopadvisor.serving.gateway.policies import Bound
+from stopadvisor.serving.gateway.server import serve
+from stopadvisor.serving.metrics import Metrics
 from stopadvisor.serving.serve_settings import AuditSettings
 from tests.engines.fake_server import FakeServer
+from tests.integration.server import free_port
 from tests.serving.gateways import (
     OddServer,
     RunningGateway,
@@ -141,9 +148,11 @@ def test_an_alarm_ends_the_stopping_until_it_is_reset(
 
 
 def test_an_alarm_that_is_still_on_keeps_a_gateway_from_starting(
-    server: FakeServer, policy: Path, tmp_path: Path
+    server: FakeServer, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = audit(tmp_path / "audits", on_alarm="exit")
+    """It says so in its log, a JSON object a line."""
+    monkeypatch.setattr("stopadvisor.serving.gateway.server.Metrics", lambda: Metrics(Registry()))
+    settings, logged = audit(tmp_path / "audits", on_alarm="exit"), io.StringIO()
     with running(policy, server, audit=settings) as gateway:
         for number in range(1, 40):
             gateway.ask(chat_body())
@@ -151,5 +160,10 @@ def test_an_alarm_that_is_still_on_keeps_a_gateway_from_starting(
             if gateway.gateway.exit_code:
                 break
         assert gateway.gateway.exit_code == 8
-    with running(policy, server, audit=settings) as gateway:
-        assert gateway.gateway.exit_code == 8
+        again = replace(gateway.gateway.settings, port=free_port())
+    assert serve(again, logged) == 8
+    lines = [json.loads(line) for line in logged.getvalue().splitlines()]
+    assert lines[-1]["event"] == "alarm"
+    assert lines[-1]["code"] == 8
+    assert lines[0]["event"] == "audit"
+    assert lines[0]["message"].startswith("ALARM (")

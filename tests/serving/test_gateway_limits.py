@@ -15,7 +15,6 @@ import pytest
 from yarl import URL
 
 from stopadvisor.engines.chat import Chat
-from stopadvisor.engines.http.key import Key
 from stopadvisor.serving.gateway import intake
 from stopadvisor.serving.gateway import server as server_module
 from stopadvisor.serving.gateway.forward import Forwarder, proxy_of
@@ -365,7 +364,7 @@ KEY = 'sk-"of/the-gateway'
 
 
 def test_a_server_that_repeats_the_key_does_not_hand_it_out(
-    server: OddServer, policy: Path
+    server: OddServer, policy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not in a header, not across pieces of a body, and not in JSON's notation."""
     escaped = json.dumps(KEY)[1:-1]
@@ -382,7 +381,8 @@ def test_a_server_that_repeats_the_key_does_not_hand_it_out(
         to.close_connection = True
 
     server.odd["/v1/odd"] = answer
-    with running(policy, server, key=Key(KEY)) as gateway:
+    monkeypatch.setenv("UPSTREAM_KEY", KEY)
+    with running(policy, server, api_key_env="UPSTREAM_KEY") as gateway:
         got = gateway.ask(b"{}", "/v1/odd", Accept_Encoding="gzip")
         packed = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}"
         server.odd["/v1/odd"] = lambda to, body: says(to, packed)

@@ -20,9 +20,9 @@ from anyio.to_thread import run_sync
 from stopadvisor.engines.answer_end import AnswerStops, AnswerTokens, ForcedAnswer
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.http.client import Client, Completion
-from stopadvisor.engines.model_files import LoadedTokenizer, content_revision, load_tokenizer
+from stopadvisor.engines.model_files import LoadedTokenizer, load_tokenizer, served_identity
 from stopadvisor.engines.openai.endpoint import Endpoint, find_endpoint
-from stopadvisor.engines.sampling import Sampling, entropy_top_k, identity_settings, thinking_room
+from stopadvisor.engines.sampling import Sampling, entropy_top_k, thinking_room
 from stopadvisor.engines.trace import Figures, Trace, TraceEnd, mean_figures, token_figures
 from stopadvisor.ground.errors import EngineError, ModelError
 from stopadvisor.probes.asking import ProbePlan, Prompt
@@ -55,24 +55,10 @@ class ServedModel:
     endpoint: Endpoint
 
     def identity(self) -> dict[str, Any]:
-        """Return what is known of the model that decides the outcome; not where it is served."""
+        """Return what is known of the model that determines its outcomes, wherever it is served."""
         name = self.endpoint.root or self.client.model
-        root = Path(name)
-        local = (root / "config.json").is_file()
-        return {
-            "engine": "openai",
-            "engine_version": self.endpoint.server,
-            # A folder goes by its own name, as with the hf engine, wherever it lies.
-            "model": root.resolve().name if local or root.is_absolute() else name,
-            # Of a model that lies elsewhere nothing shows which weights the server loaded.
-            "model_revision": content_revision(root) if local else None,
-            "dtype": None,
-            "attention": None,
-            "device": None,
-            "quantization": None,
-            "generation_config": identity_settings(self.generation),
-            **self.chat.identity(self.stop_ids),
-        }
+        identity = served_identity("openai", self.endpoint.server, name, generation=self.generation)
+        return identity | self.chat.identity(self.stop_ids)
 
     def sampling(self, plan: ProbePlan) -> Sampling:
         """Return how this plan's traces are drawn, or refuse as `Sampling.of`."""

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import aiohttp
 
 from stopadvisor.engines.http.client import Refused
-from stopadvisor.engines.http.key import FORWARDED, Key
+from stopadvisor.engines.http.key import FORWARDED
 from stopadvisor.engines.live import LiveAnswer
 from stopadvisor.engines.openai.climbing import climb
 from stopadvisor.engines.openai.early_exit import PolicyService
@@ -34,7 +34,7 @@ from stopadvisor.serving.gateway.ladder_reply import (
     note_climb,
     send_served,
 )
-from stopadvisor.serving.gateway.policies import Bound, PolicySet, ServedPolicy
+from stopadvisor.serving.gateway.policies import Bound, PolicySet, ServedPolicy, upstream_key
 from stopadvisor.serving.gateway.pool import Pool, Upstream
 from stopadvisor.serving.metrics import Log, Metrics, RequestRecord
 from stopadvisor.serving.responder import (
@@ -70,8 +70,6 @@ class Gateway:
     metrics: Metrics
     log: Log
     policies: PolicySet
-    key: Key | None = None
-    """The upstreams' API key; None forwards each client's."""
     leave: Callable[[], None] = lambda: None
     """Shuts the gateway down; set by `server.run`."""
     draining: bool = False
@@ -93,7 +91,7 @@ class Gateway:
         )
         self.auditors = Auditors(settings.audit, self.metrics, self._end)
         self.policies.audit(self.auditors)
-        self._forwarder = Forwarder(self.pool, settings.timeouts, self.key)
+        self._forwarder = Forwarder(self.pool, settings.timeouts, upstream_key(settings))
         self._intake = Intake(settings.timeouts)
         self._admission = Admission(settings.concurrency, self.metrics, self.auditors.shed)
 
@@ -244,7 +242,7 @@ class Gateway:
     ) -> bool:
         """Answer a covered request from a cheap rung; False leaves it to the reference's server."""
         record, reference, asked = sender.record, served.policy.ladder[-1], covered.request
-        record.upstream, bound = 0, served.rungs
+        record.upstream, bound = 0, self.policies.rungs
         try:
             if bound is None:
                 raise EngineError("not checked yet")

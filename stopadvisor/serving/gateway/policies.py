@@ -18,14 +18,13 @@ from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import policy_plan
 from stopadvisor.policy.rung_policies import check_rungs
-from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.runs.ladder import Ladder
 from stopadvisor.serving.audits import Auditor, Auditors
 from stopadvisor.serving.eligibility import Coverage
 from stopadvisor.serving.gateway.pool import Upstream
 from stopadvisor.serving.serve_settings import GatewaySettings, check_tasks, load_policies
 
-__all__ = ["Bound", "PolicySet", "ServedPolicy", "entries"]
+__all__ = ["Bound", "PolicySet", "ServedPolicy", "entries", "upstream_key"]
 
 _TOKEN_BYTES = 16
 """Upper bound on the average JSON bytes per token of text, in any language."""
@@ -79,8 +78,6 @@ class ServedPolicy:
     """One policy and the upstreams it is served at."""
 
     policy: Policy
-    plan: ProbePlan | None
-    """None for a policy that climbs a ladder."""
     asked_for: str
     """Model name to look up at an upstream."""
     name: str = ""
@@ -88,9 +85,7 @@ class ServedPolicy:
     coverage: Coverage | None = None
     auditor: Auditor | None = None
     at: dict[int, Bound[PolicyService]] = field(default_factory=dict)
-    """By upstream number."""
-    rungs: Bound[RungServers] | None = None
-    """Only for a policy that climbs a ladder."""
+    """By upstream number; empty for a policy that climbs a ladder."""
 
 
 class PolicySet:
@@ -101,6 +96,8 @@ class PolicySet:
 
     def __init__(self, policies: tuple[ServedPolicy, ...], settings: GatewaySettings) -> None:
         self.all = policies
+        self.rungs: Bound[RungServers] | None = None
+        """The servers of a ladder, which all policies share."""
         self._settings = settings
         self._entries: dict[str, Any] = {}
 
@@ -123,12 +120,12 @@ class PolicySet:
                 check_rungs(policy.terms, settings.ladder)
                 name = settings.ladder.reference.model or ""
                 coverage = Coverage.of_ladder(policy, any_text=settings.any_text)
-                served = ServedPolicy(policy, None, name, name, coverage)
+                served = ServedPolicy(policy, name, name, coverage)
             else:
-                plan = policy_plan(policy, at_server=True)
-                assert policy.terms.model is not None  # or there is no plan
+                policy_plan(policy, at_server=True)  # refuses one that no server can follow
+                assert policy.terms.model is not None
                 name = settings.model or policy.terms.model.name
-                served = ServedPolicy(policy, plan, name)
+                served = ServedPolicy(policy, name)
             by_model.setdefault(name, []).append((file, policy))
             policies.append(served)
         for name, named in by_model.items():
@@ -206,11 +203,9 @@ class PolicySet:
         except BaseException:
             await servers.aclose()
             raise
-        bound = Bound(servers, servers.aclose)
-        for served in self.all:
-            before, served.rungs = served.rungs, bound
-            if before is not None:
-                await before.retire()
+        before, self.rungs = self.rungs, Bound(servers, servers.aclose)
+        if before is not None:
+            await before.retire()
 
     @property
     def names(self) -> frozenset[str]:
@@ -230,25 +225,22 @@ class PolicySet:
 
     async def retire(self) -> None:
         """Accept no more requests; close each policy's connections after its last one."""
+        rungs, self.rungs = self.rungs, None
+        if rungs is not None:
+            await rungs.retire()
         for served in self.all:
-            stopping, climbing = served.at, served.rungs
-            served.at, served.rungs = {}, None
-            for bound in stopping.values():
+            services, served.at = served.at, {}
+            for bound in services.values():
                 await bound.retire()
-            if climbing is not None:
-                await climbing.retire()
 
     async def _open(
         self, served: ServedPolicy, upstream: Upstream, retry_timeout: float
     ) -> Bound[PolicyService]:
-        assert served.plan is not None  # the policy climbs no ladder
         settings, limits = self._settings, self._settings.timeouts
-        variable = settings.api_key_env
-        key = None if variable is None else Key.of_environment(variable, required=True)
         client = Client(
             [upstream.url],
             served.asked_for,
-            key=key or ForwardedKey(),
+            key=upstream_key(settings) or ForwardedKey(),
             request_timeout=limits.total,
             retry_timeout=retry_timeout,
             connect_timeout=limits.connect,
@@ -260,7 +252,7 @@ class PolicySet:
             chat_template_kwargs=served.policy.terms.chat_template_kwargs,
         )
         try:
-            service = bind_policy(served.policy, model, served.plan)
+            service = bind_policy(served.policy, model, policy_plan(served.policy, at_server=True))
         except BaseException:
             await client.aclose()
             raise
@@ -268,6 +260,12 @@ class PolicySet:
         client.retry_timeout = 0.0
         service = replace(service, shadow=settings.shadow, probe_timeout=limits.probe)
         return Bound(service, client.aclose)
+
+
+def upstream_key(settings: GatewaySettings) -> Key | None:
+    """Return the API key of all upstreams; None forwards each client's own."""
+    variable = settings.api_key_env
+    return None if variable is None else Key.of_environment(variable, required=True)
 
 
 def entries(listed: Any, names: frozenset[str]) -> dict[str, Any]:

@@ -19,11 +19,10 @@ from starlette.routing import Mount, Route, Router
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from stopadvisor.engines.http.key import Key
 from stopadvisor.engines.http.servers import Servers
 from stopadvisor.ground.errors import ModelError
 from stopadvisor.serving.gateway.app import Gateway
-from stopadvisor.serving.gateway.policies import PolicySet
+from stopadvisor.serving.gateway.policies import PolicySet, upstream_key
 from stopadvisor.serving.metrics import Log, Metrics
 from stopadvisor.serving.serve_settings import GatewaySettings, reload_on_hangup
 
@@ -56,25 +55,38 @@ def serve(settings: GatewaySettings, err: TextIO) -> int:
     Unreachable
         No upstream answers within `settings.retry_timeout`.
     """
-    variable = settings.api_key_env
-    key = None if variable is None else Key.of_environment(variable, required=True)
+    upstream_key(settings)  # refuses one that is not set
     policies = PolicySet.load(settings)
     settings = replace(settings, upstreams=Servers(settings.upstreams).urls)
     # Uvicorn would log access lines, and stack traces of our own errors.
     logging.getLogger("uvicorn").addHandler(logging.NullHandler())
     logging.getLogger("uvicorn").propagate = False
-    with listen(settings.host, settings.port) as listening:
-        return asyncio.run(_run(settings, policies, key, Log(err), listening))
+    log = Log(err)
+    audits, handler = logging.getLogger("stopadvisor.audits"), AuditMessages(log)
+    audits.addHandler(handler)
+    try:
+        with listen(settings.host, settings.port) as listening:
+            return asyncio.run(_run(settings, policies, log, listening))
+    finally:
+        audits.removeHandler(handler)
+
+
+class AuditMessages(logging.Handler):
+    """Writes alarms and failed audits into the gateway's log."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__()
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a message."""
+        self._log.write("audit", message=record.getMessage())
 
 
 async def _run(
-    settings: GatewaySettings,
-    policies: PolicySet,
-    key: Key | None,
-    log: Log,
-    listening: socket.socket,
+    settings: GatewaySettings, policies: PolicySet, log: Log, listening: socket.socket
 ) -> int:
-    gateway = Gateway(settings, Metrics(), log, policies, key)
+    gateway = Gateway(settings, Metrics(), log, policies)
     if gateway.exit_code:  # an earlier alarm is still on
         log.write("alarm", code=gateway.exit_code)
         await gateway.aclose()

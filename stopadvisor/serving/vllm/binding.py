@@ -7,12 +7,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from stopadvisor.engines.answer_end import AnswerStops
 from stopadvisor.engines.chat import Chat
-from stopadvisor.engines.model_files import LoadedTokenizer, content_revision
-from stopadvisor.engines.sampling import Sampling, entropy_top_k, identity_settings
+from stopadvisor.engines.model_files import LoadedTokenizer, served_identity
+from stopadvisor.engines.sampling import Sampling, entropy_top_k
 from stopadvisor.ground.errors import ModelError, PolicyError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import policy_plan
@@ -98,8 +97,15 @@ def _bind(
     terms, plan = policy.terms, policy_plan(policy, at_server=True)
     chat = Chat.of(loaded.tokenizer, template_kwargs=terms.chat_template_kwargs)
     logprobs, entropy = _probe_logprobs(policy, facts)
-    identity = _identity(facts, loaded, chat)
-    remarks = policy.check_source(identity, entropy)
+    identity = served_identity(
+        "vllm",
+        facts.version,
+        facts.model,
+        generation=loaded.generation,
+        dtype=facts.dtype,
+        quantization=facts.quantization,
+    )
+    remarks = policy.check_source(identity | chat.identity(loaded.stop_ids), entropy)
     if terms.engine is not None and terms.engine.dtype is not None:
         for name in ("dtype", "quantization"):
             calibrated, actual = getattr(terms.engine, name), getattr(facts, name)
@@ -195,21 +201,3 @@ def _probe_logprobs(policy: Policy, facts: EngineFacts) -> tuple[int | None, str
     if k is not None and k <= facts.max_logprobs:
         return k, source
     return facts.max_logprobs, f"top-k:{facts.max_logprobs}"
-
-
-def _identity(facts: EngineFacts, loaded: LoadedTokenizer, chat: Chat) -> dict[str, Any]:
-    """Everything that determines the outcome; see `Engine.identity`."""
-    root = Path(facts.model)
-    local = (root / "config.json").is_file()
-    return {
-        "engine": "vllm",
-        "engine_version": facts.version,
-        "model": root.resolve().name if local else facts.model,
-        "model_revision": content_revision(root) if local else None,
-        "dtype": facts.dtype,
-        "attention": None,
-        "device": None,
-        "quantization": facts.quantization,
-        "generation_config": identity_settings(loaded.generation),
-        **chat.identity(loaded.stop_ids),
-    }

@@ -114,24 +114,15 @@ def test_replies_are_those_of_the_local_engine(workload: str, stream: bool) -> N
     async def ask(number: int) -> None:
         reader = Client(route)
         messages = [dict(message) for message in requests[number].prompt.messages]
-        body = await reader.ask({"model": FACTS.names[0], "messages": messages} | options)
-        if stream:
-            deltas = [choice["delta"] for event in reader.events for choice in event["choices"]]
-            message = {
-                name: "".join(delta.get(name) or "" for delta in deltas)
-                for name in ("reasoning", "content")
-            }
-            usage = reader.events[-1]["usage"]
-        else:
-            message, usage = body["choices"][0]["message"], body["usage"]
+        await reader.ask({"model": FACTS.names[0], "messages": messages} | options)
         reply = expected[number]
         assert reply.text is not None
         stopped = reply.finish == "stopped"
-        assert message["reasoning"] == reply.thinking
-        assert message["content"] == (
+        assert reader.text("reasoning") == reply.thinking
+        assert reader.text("content") == (
             forced_content(bound.model.plan.cue, reply.text) if stopped else reply.text
         )
-        own = usage["stopadvisor"]
+        own = reader.usage["stopadvisor"]
         assert (own["budget"], own["probes"]) == (reply.budget, reply.n_probes)
         assert own["probe_tokens"] == reply.probe_tokens
 

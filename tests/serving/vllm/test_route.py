@@ -82,6 +82,17 @@ class Client:
         lines = [line for line in self.data.split(b"\n\n") if line.startswith(b"data: {")]
         return [json.loads(line.removeprefix(b"data: ")) for line in lines]
 
+    def text(self, name: str) -> str:
+        """A field of the reply's message, or of all deltas of a stream."""
+        if self.body is not None:
+            return str(self.body["choices"][0]["message"][name])
+        deltas = [choice["delta"] for event in self.events for choice in event["choices"]]
+        return "".join(delta.get(name) or "" for delta in deltas)
+
+    @property
+    def usage(self) -> dict[str, Any]:
+        return dict((self.body or self.events[-1])["usage"])
+
 
 def client_of(
     engine: FakeEngine,
@@ -130,16 +141,11 @@ def test_a_streamed_reply_holds_the_same() -> None:
     options = {"include_usage": True}
     run(lambda: client.ask(asked(stream=True, stream_options=options)))
     whole = client_of(FakeEngine())
-    body = run(lambda: whole.ask(asked()))
+    run(lambda: whole.ask(asked()))
     assert client.data.endswith(responder.DONE)
-    deltas = [choice["delta"] for event in client.events for choice in event["choices"]]
-    text = {
-        name: "".join(delta.get(name) or "" for delta in deltas)
-        for name in ("reasoning", "reasoning_content", "content")
-    }
-    message = body["choices"][0]["message"]
-    assert text == {name: message[name] for name in text}
-    assert client.events[-1]["usage"]["prompt_tokens_details"] == {"cached_tokens": 16}
+    for name in ("reasoning", "reasoning_content", "content"):
+        assert client.text(name) == whole.text(name)
+    assert client.usage["prompt_tokens_details"] == {"cached_tokens": 16}
     assert client.sent[-1].get("more_body") is False
 
 

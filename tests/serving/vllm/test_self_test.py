@@ -71,5 +71,6 @@ def test_an_engine_that_changed_does_not_serve(
     change: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(self_test, "_ENDS_WITHIN", 0.05)
+    monkeypatch.setattr(self_test, "_TOKENS", 18)
     with pytest.raises(ModelError, match=message):
         tried(Changed(change))

@@ -38,22 +38,14 @@ def test_every_reply_is_right_and_usage_is_what_the_engine_counts(n_requests: in
             last = len(engine.asked) + after
             if leaves:
                 client.leaves = lambda: len(engine.asked) >= last
-            whole = await client.ask(body)
+            await client.ask(body)
         if not client.data.endswith(b"[DONE]\n\n" if streams else b"}"):
             assert leaves
             left += 1
             return
-        if streams:
-            deltas = [c["delta"] for event in client.events for c in event["choices"]]
-            said = "".join(d.get("reasoning") or "" for d in deltas)
-            content = "".join(d.get("content") or "" for d in deltas)
-            name, tokens = client.events[-1]["id"], client.events[-1]["usage"]
-        else:
-            message = whole["choices"][0]["message"]
-            said, content = message["reasoning"], message["content"]
-            name, tokens = whole["id"], whole["usage"]
-        texts.add((said, content))
-        usage[name] = tokens["completion_tokens"]
+        texts.add((client.text("reasoning"), client.text("content")))
+        name = (client.body or client.events[-1])["id"]
+        usage[name] = client.usage["completion_tokens"]
 
     async def all_of_them() -> None:
         before = len(asyncio.all_tasks())
