@@ -22,7 +22,7 @@ from stopadvisor.certification.certify import CertifyRequest, Despite
 from stopadvisor.certification.check_policy import CheckedPolicy, CheckRequest, check_policy
 from stopadvisor.certification.issue import CalibratedRun, PolicyTarget, issue
 from stopadvisor.certification.looks import open_for_paper, show_fit
-from stopadvisor.collection.labels import check_graded_by, regrade_run, remarks_on_grader
+from stopadvisor.collection.grades import check_graded_by, regrade_run, remarks_on_grader
 from stopadvisor.collection.probe_settings import ProbeSettings
 from stopadvisor.collection.probing import probe
 from stopadvisor.collection.rung_recording import record_replies

@@ -24,7 +24,7 @@ from stopadvisor.certification.partial_labels import (
     may_be_lost,
     with_labels,
 )
-from stopadvisor.collection.labels import SettledLabels, answers_at, as_graded, grade_by, settle
+from stopadvisor.collection.grades import SettledLabels, answers_at, as_graded, grade_by, settle
 from stopadvisor.ground.errors import CalibrationError, GraderError
 from stopadvisor.probes.outcomes import CalibrationQuestions
 from stopadvisor.probes.records import ProbeRecord

@@ -16,7 +16,7 @@ import numpy as np
 
 from stopadvisor.assessment.choice import Choice
 from stopadvisor.assessment.settings import Settings
-from stopadvisor.collection.labels import GoldGrade
+from stopadvisor.collection.grades import GoldGrade
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from stopadvisor.answers.grading import Grades
-from stopadvisor.collection.labels import grade_traces
+from stopadvisor.collection.grades import grade_traces
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.ground.errors import EngineError, ProbeError
 from stopadvisor.ground.progress import NullProgress, Progress

@@ -19,7 +19,7 @@ import numpy as np
 
 from stopadvisor.answers.grading import Graders, open_graders
 from stopadvisor.collection.collect import collect, say_what_is_kept
-from stopadvisor.collection.labels import check_grader, regrade, remarks_on_grader
+from stopadvisor.collection.grades import check_grader, regrade, remarks_on_grader
 from stopadvisor.collection.markers import sentence_ids
 from stopadvisor.collection.model_checks import PreflightReport, keep_checks, run_preflight, worst
 from stopadvisor.collection.pilot import (

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stopadvisor._version import __version__
+from stopadvisor.ground.errors import OutputError
 from stopadvisor.probes.asking import ProbePlan, plan_cue
 from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.runs.directory import RunDirectory
@@ -17,7 +18,7 @@ from stopadvisor.runs.ladder import Ladder
 from stopadvisor.runs.manifest import build_manifest
 from stopadvisor.runs.recording import Recorded, Recording
 from stopadvisor.runs.replies import ReplyRecord, RungReplies, replies_by_rung
-from stopadvisor.runs.storage import check_free, encode, make_folder, replace_file
+from stopadvisor.runs.storage import encode, make_folder, replace_file
 from stopadvisor.workload.converters import BENCHMARKS, Converted
 from stopadvisor.workload.logged import Gathered
 from stopadvisor.workload.questions import Question, Workload, read_workload
@@ -271,7 +272,8 @@ def _run_of(
     model: str | None = None,
     ladder: Sequence[Mapping[str, Any]] | None = None,
 ) -> RunDirectory:
-    check_free(out)
+    if out.exists():
+        raise OutputError(f"{out}: exists already; choose another --out")
     questions = {
         r.key: Question(r.id, r.key, (), r.gold or None, r.task, r.category, r.group)
         for r in recorded.records

@@ -20,7 +20,6 @@ from stopadvisor.ground.progress import tracked
 
 __all__ = [
     "append",
-    "check_free",
     "check_writable",
     "encode",
     "finished_lines",
@@ -65,12 +64,6 @@ def check_writable(folder: Path) -> None:
         raise OutputError(f"cannot write to {folder}: {place} is not a folder")
     if not os.access(place, os.W_OK | os.X_OK):
         raise OutputError(f"cannot write to {folder}: {place} is not writable")
-
-
-def check_free(path: Path) -> None:
-    """Refuse to write to a path that exists."""
-    if path.exists():
-        raise OutputError(f"{path}: exists already; choose another --out")
 
 
 def make_folder(path: Path) -> None:

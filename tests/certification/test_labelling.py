@@ -16,7 +16,7 @@ from stopadvisor.certification.partial_labels import (
     check_partial,
     to_choose_by,
 )
-from stopadvisor.collection.labels import GoldGrade
+from stopadvisor.collection.grades import GoldGrade
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.outcomes import CalibrationQuestions, OpenQuestions
 from stopadvisor.rules.losses import LOST, Guarantee

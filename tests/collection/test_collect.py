@@ -17,7 +17,7 @@ import pytest
 
 from stopadvisor.answers.grading import GRADING, Grader
 from stopadvisor.collection.collect import collect
-from stopadvisor.collection.labels import check_grader, grade_traces, regrade, remarks_on_grader
+from stopadvisor.collection.grades import check_grader, grade_traces, regrade, remarks_on_grader
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.ground.errors import EngineError, GraderError, ProbeError
 from stopadvisor.probes.asking import Capabilities, ProbePlan, RawTrace

@@ -15,7 +15,7 @@ from stopadvisor.answers.grading import Grader
 from stopadvisor.answers.normal_form import extract_natural, normalize
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.fit_assessment import assess
-from stopadvisor.collection.labels import regrade
+from stopadvisor.collection.grades import regrade
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.ground.results import to_document
 from stopadvisor.policy.frozen import load_policy

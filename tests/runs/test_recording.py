@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stopadvisor.answers.grading import GRADING, Grader
-from stopadvisor.collection.labels import regrade_run
+from stopadvisor.collection.grades import regrade_run
 from stopadvisor.ground.errors import OutputError, ProbeError, WorkloadError
 from stopadvisor.ground.progress import NullProgress
 from stopadvisor.probes.asking import is_open_cue
