@@ -75,9 +75,9 @@ def _comparison() -> tuple[_Grade, bytes]:
 
     from math_verify import parse, verify
 
-    found = version("math-verify")
-    if not found.startswith(SUPPORTED):
-        raise ImportError(f"math-verify {SUPPORTED}* is required, got {found}")
+    installed = version("math-verify")
+    if not installed.startswith(SUPPORTED):
+        raise ImportError(f"math-verify {SUPPORTED}* is required, got {installed}")
 
     def same(gold: str, answers: Sequence[str]) -> bool:
         # math-verify's own timeouts use signal.alarm; this process has a better one.
@@ -145,8 +145,8 @@ def _function(name: str) -> tuple[_Grade, bytes]:
         if verdict is None:
             return b"?it returned None"
         if type(verdict).__name__ not in ("bool", "bool_"):  # or numpy's
-            found = f"{type(verdict).__name__} {verdict!r}"
-            return b"!" + found[:_MOST_SAID].encode(errors="replace")
+            returned = f"{type(verdict).__name__} {verdict!r}"
+            return b"!" + returned[:_MOST_SAID].encode(errors="replace")
         return b"1" if verdict else b"0"
 
     return grade, json.dumps(identity).encode()

@@ -248,14 +248,14 @@ class FunctionGrader:
             raise GraderError(f"{self._option}: {error}") from error
 
     def _verdict(self, reply: bytes) -> bool | None:
-        kind, said = reply[:1], reply[1:].decode(errors="replace")
+        kind, reason = reply[:1], reply[1:].decode(errors="replace")
         if kind in (b"0", b"1"):
             return kind == b"1"
         if kind == b"!":
-            raise GraderError(f"{self._option}: expected True, False or None, got {said}")
+            raise GraderError(f"{self._option}: expected True, False or None, got {reason}")
         if kind == b"x":
-            raise EngineError(f"{self._option}: {said}")
-        self._untold[said or "it ran out of time, or took its process down"] += 1
+            raise EngineError(f"{self._option}: {reason}")
+        self._untold[reason or "it ran out of time, or took its process down"] += 1
         return None
 
     def remarks(self) -> list[str]:

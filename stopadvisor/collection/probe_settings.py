@@ -97,8 +97,8 @@ class ProbeSettings:
         """These settings, with an ``auto`` entropy and the tokens of markers from the engine."""
         entropy = engine.capabilities.entropy if self.entropy == "auto" else self.entropy
         words = self.markers or ()
-        found = sorted({ids for word in words for ids in sentence_ids(engine, word)})
-        return replace(self, entropy=entropy, marker_ids=tuple(found) or self.marker_ids)
+        ids = sorted({ids for word in words for ids in sentence_ids(engine, word)})
+        return replace(self, entropy=entropy, marker_ids=tuple(ids) or self.marker_ids)
 
     def read(self) -> Workload:
         """Read the workload, with recorded traces if there are any.

@@ -239,17 +239,17 @@ class _Probing:
     def go(self, path: Path, manifest: dict[str, Any]) -> ProbeSummary:
         fit = fit_questions(self.workload, self.settings)
         report_remarks(self.engine.remarks, self.progress, self.reported)
-        found = RunDirectory.resume(path, manifest)
-        plan = found.plan if found else self.settings.plan()
+        begun = RunDirectory.resume(path, manifest)
+        plan = begun.plan if begun else self.settings.plan()
         plan = _settle_cap(
-            self.engine, self.workload, plan, self.settings, self.progress, begun=bool(found)
+            self.engine, self.workload, plan, self.settings, self.progress, begun=bool(begun)
         )
         # Resumed with the same batches, it writes the same bytes as an uninterrupted run.
-        recorded = found.manifest.get("batch_size") if found else None
+        recorded = begun.manifest.get("batch_size") if begun else None
         batch_size = self.settings.batch_size or recorded
         batch_size = batch_size or _choose_batch_size(self.engine, plan)
-        run, pilot = (found, ()) if found else self._begin(path, manifest, fit, plan, batch_size)
-        if found and self.settings.regrade:
+        run, pilot = (begun, ()) if begun else self._begin(path, manifest, fit, plan, batch_size)
+        if begun and self.settings.regrade:
             check_grader(run, self.settings.grader)
             changed = regrade(run, self.graders.right, self.workload)
             self.progress.remark(f"graded again: {changed} questions changed")
@@ -318,15 +318,15 @@ class _Probing:
         settled = settle_plan(
             self.engine, fit, plan, settings, batch_size=batch_size, progress=self.progress
         )
-        plan, found = settled.plan, settled.markers
+        plan, markers = settled.plan, settled.markers
         if plan.schedule == "marker" and not plan.markers:
             raise ProbeError(NO_MARKERS)
         if settings.auto_every:
             say(f"budgets: every {plan.every} thinking tokens{settled.remark}")
         elif plan.every is None and settings.budgets is None:
             say(f"budgets: {', '.join(map(str, plan.budgets))}")
-        if found is not None:
-            used = (f"{word.text} {word.per_1000:.1f}" for word in found.used)
+        if markers is not None:
+            used = (f"{word.text} {word.per_1000:.1f}" for word in markers.used)
             say(f"markers per 1,000 thinking tokens: {', '.join(used)}")
         noted = {"markers": self._noted(settled)} if plan.schedule == "marker" else {}
         frozen = parse_json(json.dumps(plan.to_dict()))  # tuples become lists

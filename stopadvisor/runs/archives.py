@@ -116,7 +116,7 @@ def _check_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> tuple[int, 
         expected = {"budgets": (m,), "think_lens": (n,)}.get(name, (n, m))
         if (shape := arrays[name].shape) != expected:
             raise ProbeError(f"{path}: array {name!r} must have shape {expected}, got {shape}")
-    for name in (each for each in (first, *_ARCHIVE_ARRAYS) if each != "ans"):
+    for name in (array for array in (first, *_ARCHIVE_ARRAYS) if array != "ans"):
         try:
             finite = bool(np.isfinite(arrays[name].astype(np.float64)).all())
         except (TypeError, ValueError):

@@ -285,7 +285,7 @@ def record_result(folder: Path, look: Look, *, certified: bool) -> Look:
 
     A failed look may still be recorded as certified, once labels were added for it.
     """
-    known = next(each for each in read_log(folder).looks if each.head == look.head)
+    known = next(entry for entry in read_log(folder).looks if entry.head == look.head)
     if known.certified is None or (certified and not known.certified):
         write_row(folder, {"of": look.head, "certified": certified, "time": timestamp()})
         return replace(known, certified=certified)

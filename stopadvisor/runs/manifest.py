@@ -174,7 +174,9 @@ def engine_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """The engine's identity, listing every version that probed this run."""
     further = manifest.get(_FURTHER, ())
     joined = {
-        name: ", ".join(dict.fromkeys(each[name] for each in (manifest["engine"], *further)))
+        name: ", ".join(
+            dict.fromkeys(versions[name] for versions in (manifest["engine"], *further))
+        )
         for name in (further[0] if further else ())
     }
     return {**manifest["engine"], **joined}

@@ -117,8 +117,8 @@ def computed_weights(request: PriceRequest | None, source: Source) -> tuple[Weig
     devices = asked.tensor_parallel or _enough(shape, gpu, context, asked.in_flight)
     engine = Roofline(shape, gpu, devices)
     loads = [engine.weights(context, in_flight) for in_flight in (asked.in_flight, *_LOADS)]
-    fitting = {each.in_flight: each for each in loads[1:]}
-    return tuple(replace(each, model=label) for each in (loads[0], *fitting.values()))
+    fitting = {prices.in_flight: prices for prices in loads[1:]}
+    return tuple(replace(prices, model=label) for prices in (loads[0], *fitting.values()))
 
 
 def _enough(shape: ModelShape, gpu: Accelerator, context: float, in_flight: int) -> int:

@@ -169,26 +169,26 @@ def load_rows(name: str, source: Path | None = None, *, quiet: bool = False) -> 
                 )
             # Takes the file as one split, whatever its name.
             files = {benchmark.split: str(source)}
-            found = datasets.load_dataset(kind, data_files=files, split=benchmark.split)
+            rows = datasets.load_dataset(kind, data_files=files, split=benchmark.split)
         elif source is not None and not source.exists():
             raise WorkloadError(f"{source}: no such file or folder")
         else:
             # A folder from the hub lists its configurations in a README; another has none.
             named = source is None or (source / "README.md").exists()
             config = benchmark.config if named else None
-            found = datasets.load_dataset(where, config, split=benchmark.split)
+            rows = datasets.load_dataset(where, config, split=benchmark.split)
     except WorkloadError:
         raise
     except Exception as error:  # the library raises a dozen kinds of its own
         reason = " ".join(f"{error}".split())[:300]
         hint = "; with a copy of the data: --from FILE|FOLDER" if source is None else ""
         raise WorkloadError(f"cannot load {where}: {reason}{hint}") from error
-    missing = [column for column in benchmark.columns if column not in found.column_names]
+    missing = [column for column in benchmark.columns if column not in rows.column_names]
     if missing:
         raise WorkloadError(
-            f"{where}: column {missing[0]!r} is missing, found {', '.join(found.column_names)}"
+            f"{where}: column {missing[0]!r} is missing, found {', '.join(rows.column_names)}"
         )
-    return list(found)
+    return list(rows)
 
 
 def convert(name: str, rows: Iterable[Row], n: int, *, seed: int) -> Converted:
@@ -224,8 +224,9 @@ def convert(name: str, rows: Iterable[Row], n: int, *, seed: int) -> Converted:
         if question in read:
             left_out.append(f"{label} asks the question of {read[question][0]} again")
             continue
-        own = line.get("id")
-        line |= {"id": f"{name}-{index if own in (None, '') else own}", "task": benchmark.task}
+        given = line.get("id")
+        given = index if given in (None, "") else given
+        line |= {"id": f"{name}-{given}", "task": benchmark.task}
         names = ("id", "question", "gold", "task", "category")
         read[question] = label, {key: line[key] for key in names if line.get(key) is not None}
     if not read:

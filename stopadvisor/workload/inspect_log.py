@@ -147,8 +147,8 @@ def _logged(
             left_out.append(f"{where}: reply: expected text, got none")
     else:
         left_out.append(f"{where}: reply: expected one, got {_error(sample)}")
-    found = sample.get("output")
-    output: Mapping[str, Any] = found if isinstance(found, dict) else {}
+    raw_output = sample.get("output")
+    output: Mapping[str, Any] = raw_output if isinstance(raw_output, dict) else {}
     epoch, usage = sample.get("epoch"), output.get("usage")
     options = sample.get("choices")
     gold = gold_text(sample.get("target"), where, "target", left_out)
@@ -173,18 +173,18 @@ def _stop_reason(output: Mapping[str, Any]) -> Any:
 
 
 def _asked_messages(
-    found: Any, messages: list[Any], options: Any, where: str
+    given: Any, messages: list[Any], options: Any, where: str
 ) -> tuple[dict[str, str], ...]:
     """The conversation before the reply, or the input of a sample that was never asked."""
     if messages:
         return chat_messages(messages, where, "messages")
-    if isinstance(found, list):
-        return chat_messages(found, where, "input")
-    if not isinstance(found, str) or not found.strip():
-        refuse(where, "input", "text or chat messages", found)
+    if isinstance(given, list):
+        return chat_messages(given, where, "input")
+    if not isinstance(given, str) or not given.strip():
+        refuse(where, "input", "text or chat messages", given)
     if isinstance(options, list) and options:
-        found = option_lines(found, [str(option) for option in options])
-    return ({"role": "user", "content": found},)
+        given = option_lines(given, [str(option) for option in options])
+    return ({"role": "user", "content": given},)
 
 
 def _reply(

@@ -125,7 +125,7 @@ def chat_messages(value: Any, where: str, name: str) -> tuple[dict[str, str], ..
     """Chat messages reduced to role and text."""
     if not isinstance(value, list) or not value:
         refuse(where, name, "a list of chat messages that is not empty", value)
-    found = []
+    plain = []
     for index, message in enumerate(value):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             refuse(where, f"{name}[{index}]", "an object with 'role' and 'content'", message)
@@ -134,8 +134,8 @@ def chat_messages(value: Any, where: str, name: str) -> tuple[dict[str, str], ..
             content = _joined(content, where, f"{name}[{index}].content")
         if not isinstance(content, str) or not content.strip():
             refuse(where, f"{name}[{index}].content", "text that is not empty", content)
-        found.append({"role": message["role"], "content": content})
-    return tuple(found)
+        plain.append({"role": message["role"], "content": content})
+    return tuple(plain)
 
 
 def _joined(parts: list[Any], where: str, name: str) -> str:
@@ -160,12 +160,12 @@ def load_json(data: bytes, where: str) -> dict[str, Any]:
     if sum(map(data.count, (b"{", b"[", b","))) > MOST_VALUES:
         raise WorkloadError(f"{where}: expected at most {MOST_VALUES:,} values in a document")
     try:
-        found = parse_json(data)
+        document = parse_json(data)
     except ValueError as error:
         raise WorkloadError(f"{where}: expected one JSON object, got: {error}") from None
-    if not isinstance(found, dict):
-        raise WorkloadError(f"{where}: expected one JSON object, got {type(found).__name__}")
-    return found
+    if not isinstance(document, dict):
+        raise WorkloadError(f"{where}: expected one JSON object, got {type(document).__name__}")
+    return document
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -198,24 +198,24 @@ def read_csv(paths: Sequence[Path], log_options: LogOptions) -> LogContent:
 
 def _row_logged(where: str, row: Mapping[str, str], log_options: LogOptions) -> Logged:
     names = log_options.columns
-    found = {kind: plain_text(row[name], where, name) for kind, name in names.items()}
-    question, task = found["question"], found.get("task")
+    cells = {kind: plain_text(row[name], where, name) for kind, name in names.items()}
+    question, task = cells["question"], cells.get("task")
     if task not in (None, *TASKS):
         refuse(where, names["task"], f"one of {', '.join(TASKS)}", task)
     if question is None:
         refuse(where, names["question"], "text that is not empty", row[names["question"]])
-    thinking, reply = found.get("thinking"), found.get("answer")
+    thinking, reply = cells.get("thinking"), cells.get("answer")
     if thinking is None and reply is not None:
         thinking, reply = split_thinking(reply, log_options.markers)
     return Logged(
         where,
         ({"role": "user", "content": question},),
-        gold=found.get("gold"),
+        gold=cells.get("gold"),
         thinking=thinking,
         reply=reply,
-        name=found.get("id"),
-        category=found.get("category"),
-        group=found.get("group"),
+        name=cells.get("id"),
+        category=cells.get("category"),
+        group=cells.get("group"),
         task=task,
     )
 
@@ -246,15 +246,15 @@ def read_table(path: Path, wanted: Sequence[str]) -> Iterator[tuple[str, dict[st
         header = list(rows.fieldnames or ())
         for name in wanted:
             if (n_columns := header.count(name)) != 1:
-                found = f"{n_columns} columns" if n_columns else "no column"
+                got = f"{n_columns} columns" if n_columns else "no column"
                 raise WorkloadError(
-                    f"{path}:1: {found} {name!r}; there are {', '.join(header) or 'none'}"
+                    f"{path}:1: {got} {name!r}; there are {', '.join(header) or 'none'}"
                 )
         for row in rows:
             where = f"{path}:{rows.line_num}"
             if None in row or None in row.values():
-                found = "more" if None in row else "fewer"
-                raise WorkloadError(f"{where}: expected {len(header)} cells, got {found}")
+                got = "more" if None in row else "fewer"
+                raise WorkloadError(f"{where}: expected {len(header)} cells, got {got}")
             yield where, row
     except csv.Error as error:
         raise WorkloadError(f"{path}:{rows.reader.line_num}: expected CSV, got: {error}") from None

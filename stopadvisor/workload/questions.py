@@ -253,20 +253,20 @@ def _tasks(
     rows: Sequence[tuple[str, dict[str, Any]]], default: str | None, assumed: str | None
 ) -> list[str]:
     """The task of each line: its own, or guessed from its gold, else what the others share."""
-    found: list[str | None] = []
+    tasks: list[str | None] = []
     for where, row in rows:
         task = row.get("task")
         if task not in (None, *TASKS):
             refuse(where, "task", f"one of {', '.join(TASKS)}", task)
         gold = None if task or default else _gold(row, where)
-        found.append(task or default or (None if gold is None else guess_task(gold)))
-    known = {task for task in found if task is not None}
-    if assumed is None and None in found:
-        where, _ = rows[found.index(None)]
+        tasks.append(task or default or (None if gold is None else guess_task(gold)))
+    known = {task for task in tasks if task is not None}
+    if assumed is None and None in tasks:
+        where, _ = rows[tasks.index(None)]
         expected = f"one of {', '.join(TASKS)}, where there is no gold to guess it from"
         refuse(where, "task", expected, None)
     rest = known.pop() if len(known) == 1 else assumed or ASSUMED_TASK
-    return [task or rest for task in found]
+    return [task or rest for task in tasks]
 
 
 def _check_same(question: Question, where: str, first_where: str, first: Question) -> None:

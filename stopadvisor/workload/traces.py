@@ -56,13 +56,13 @@ def read_traces(path: Path) -> RecordedTraces:
         be told from its reply; the message gives ``FILE:LINE``.
     """
     data, rows = read_rows(path)
-    found: dict[str, list[RecordedTrace]] = {}
+    traces_of: dict[str, list[RecordedTrace]] = {}
     for where, row in rows:
         key = content_key(messages_field(row, where)[0])
-        found.setdefault(key, []).extend(_traces(row, where))
-    if not any(found.values()):
+        traces_of.setdefault(key, []).extend(_traces(row, where))
+    if not any(traces_of.values()):
         raise WorkloadError(f"{path}: expected recorded traces, got none in {len(rows)} lines")
-    by_key = {key: tuple(traces) for key, traces in found.items()}
+    by_key = {key: tuple(traces) for key, traces in traces_of.items()}
     return RecordedTraces(path, hashlib.sha256(data).hexdigest(), by_key)
 
 
@@ -82,18 +82,18 @@ def with_traces(workload: Workload, recorded: RecordedTraces, samples: int) -> W
 
 
 def _traces(row: Mapping[str, Any], where: str) -> list[RecordedTrace]:
-    found, messages = row.get("traces"), row.get("messages")
+    listed, messages = row.get("traces"), row.get("messages")
     turn = messages[-1] if messages and is_reply(messages[-1]) else None
-    if found is not None and turn is not None:
+    if listed is not None and turn is not None:
         refuse(where, "traces", "only one of 'traces' and an assistant's turn", "both", shown=True)
     if turn is not None:
         return [_trace(*message_reply(turn, where, KNOWN_MARKERS), where, "messages[-1]")]
-    if found is None:
+    if listed is None:
         return []
-    if not isinstance(found, list):
-        refuse(where, "traces", "a list of traces", found)
+    if not isinstance(listed, list):
+        refuse(where, "traces", "a list of traces", listed)
     traces = []
-    for number, trace in enumerate(found):
+    for number, trace in enumerate(listed):
         name = f"traces[{number}]"
         if not isinstance(trace, dict):
             refuse(where, name, "an object with 'thinking' and 'reply'", trace)
@@ -113,8 +113,8 @@ def _trace(
     thinking: str | None, reply: str | None, where: str, name: str, *, ended: bool = False
 ) -> RecordedTrace:
     if thinking is None:
-        found = "nothing" if reply is None else "a reply alone"
-        refuse(where, name, "thinking that can be separated from the reply", found, shown=True)
+        got = "nothing" if reply is None else "a reply alone"
+        refuse(where, name, "thinking that can be separated from the reply", got, shown=True)
     for text in (thinking, reply or ""):
         check_text(text, where, name)
     return RecordedTrace(where, thinking, reply, ended)
