@@ -1,21 +1,23 @@
-"""Nobody chooses by calibration outcomes: the type checker refuses it, and so does the run."""
+"""No rule can be chosen on calibration outcomes: mypy refuses it, and so does the running code."""
 
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from stopadvisor.assessment.choice import Settings, choose
+from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.assessment.fit_assessment import advice_profile
 from stopadvisor.assessment.sequences import FitData
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.ground.errors import CalibrationError
-from stopadvisor.probes.outcomes import CalibrationQuestions, FitQuestions, GradedTable
+from stopadvisor.probes.outcomes import (
+    CalibrationQuestions,
+    FitQuestions,
+    GradedTable,
+    SealedQuestions,
+)
 from stopadvisor.rules.costs import Costing
 from stopadvisor.runs.access import hand_out, open_all, open_test, take_look
 from stopadvisor.runs.look_log import Look, digests_of
@@ -25,60 +27,28 @@ from tests.populations import FREE_FORM
 
 ROOT = Path(__file__).resolve().parents[2]
 
-HEAD = """
-from typing import cast
-import numpy as np
-from stopadvisor.assessment.fit_assessment import advice_profile
-from stopadvisor.assessment.choice import Choice, Settings, choose
-from stopadvisor.assessment.sequences import FitData
-from stopadvisor.certification.calibration import calibrate
-from stopadvisor.probes.outcomes import CalibrationQuestions, FitQuestions, SealedQuestions
-from stopadvisor.rules.costs import Costing
-
-fit = cast(FitQuestions, None)
-calibration = cast(CalibrationQuestions, None)
-sealed = cast(SealedQuestions, None)
-choice = cast(Choice, None)
-rng = np.random.default_rng(0)
-"""
-BUILD = "FitData.build({}, Costing(), most_blocks=9)"
-LINES = {
-    "choose(fit, 100, Settings())": None,
-    "advice_profile(fit, rng=rng)": None,
-    BUILD.format("fit"): None,
-    "calibrate(choice, calibration)": None,
-    "choose(calibration, 100, Settings())": "arg-type",
-    "choose(sealed, 100, Settings())": "arg-type",
-    "advice_profile(calibration, rng=rng)": "arg-type",
-    BUILD.format("calibration"): "arg-type",
-    "calibrate(choice, fit)": "arg-type",
-    "calibrate(choice, sealed)": "arg-type",
-    "sealed.correct": "attr-defined",
-    "sealed.full_correct": "attr-defined",
-    "sealed.outcomes": "attr-defined",
-    "calibration.as_fit()": "attr-defined",
-}
+def calls_that_mypy_refuses(
+    fit: FitQuestions, calibration: CalibrationQuestions, sealed: SealedQuestions, choice: Choice
+) -> None:
+    """Never called: a strict mypy reports every `ignore` that is not needed any more."""
+    rng = np.random.default_rng(0)
+    choose(fit, 100, Settings())
+    choose(calibration, 100, Settings())  # type: ignore[arg-type]
+    choose(sealed, 100, Settings())  # type: ignore[arg-type]
+    advice_profile(fit, rng=rng)
+    advice_profile(calibration, rng=rng)  # type: ignore[arg-type]
+    FitData.build(fit, Costing(), most_blocks=9)
+    FitData.build(calibration, Costing(), most_blocks=9)  # type: ignore[arg-type]
+    calibrate(choice, calibration)
+    calibrate(choice, fit)  # type: ignore[arg-type]
+    calibrate(choice, sealed)  # type: ignore[arg-type]
+    _ = sealed.correct  # type: ignore[attr-defined]
+    _ = sealed.full_correct  # type: ignore[attr-defined]
+    _ = sealed.outcomes  # type: ignore[attr-defined]
+    calibration.as_fit()  # type: ignore[attr-defined]
 
 
-@pytest.mark.slow
-def test_the_type_checker_refuses_to_choose_by_calibration_outcomes(tmp_path: Path) -> None:
-    file = tmp_path / "snippet.py"
-    file.write_text(HEAD + "\n".join(LINES) + "\n", encoding="utf-8")
-    checker = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary"]
-    cache = ["--cache-dir", str(ROOT / ".mypy_cache")]
-    done = subprocess.run(
-        [*checker, *cache, str(file)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    first = HEAD.count("\n") + 1
-    found = {
-        int(number) - first: code
-        for number, code in re.findall(r"snippet\.py:(\d+): error: .*\[(.*)\]", done.stdout)
-    }
-    expected = {i: code for i, code in enumerate(LINES.values()) if code is not None}
-    assert found == expected, done.stdout + done.stderr
-
-
-def test_the_run_refuses_it_too() -> None:
+def test_what_mypy_refuses_fails_at_run_time_too() -> None:
     table = FREE_FORM.draw(100, np.random.default_rng(0))
     calibration = table.as_calibration()
     rng = np.random.default_rng(0)
