@@ -56,7 +56,7 @@ TESTS: dict[str, str] = {
     "paper/map": "studies/test_peak_gain",
     "paper/proxies": "paper studies/test_learned_rule studies/test_peak_gain",
     "stats/bounds": "stats/test_bounds certification/test_refusals",
-    "stats/intervals": "stats/test_intervals stats/test_bootstrap",
+    "stats/intervals": "stats/test_intervals",
     "stats/reliability": "stats/test_reliability",
     "stats/binomial": "policy/test_claims stats/test_binomial",
     "policy/claims": "policy/test_claims policy/test_mutants",

@@ -5,33 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from scipy import stats
 
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.ground.fields import parse
 from stopadvisor.policy.claims import CertificateTerms, claim
-from stopadvisor.stats.binomial import binomial_tail
 from stopadvisor.stats.bounds import upper_limit
 from stopadvisor.stats.trinomial import drop_limit, drop_passes
 from tests.policy_content import built, certificate_in, example_content, policy_from
-
-
-@pytest.mark.parametrize("n", [1, 7, 80, 371, 20_000, 1_000_000])
-@pytest.mark.parametrize("p", [1e-6, 0.003, 0.05, 0.15, 0.5, 0.97])
-def test_the_tail_is_scipy_s(n: int, p: float) -> None:
-    for k in {0, 1, n // 100, int(0.9 * n * p), int(n * p), min(n, int(1.1 * n * p) + 1), n - 1, n}:
-        expected = float(stats.binom.cdf(k, n, p))
-        assert binomial_tail(k, n, p) == pytest.approx(expected, rel=1e-7, abs=1e-290), (k, n, p)
-
-
-def test_the_tail_at_its_ends() -> None:
-    assert [binomial_tail(-1, 5, 0.1), binomial_tail(5, 5, 0.1), binomial_tail(2, 5, 0.0)] == [
-        *(0.0, 1.0, 1.0)
-    ]
-    assert binomial_tail(2, 5, 1.0) == 0.0
-    for n in range(1, 60):
-        assert binomial_tail(n, n, 0.1) == 1.0
-        assert max(binomial_tail(k, n, 0.1) for k in range(n)) <= 1.0
 
 
 def _with(**changes: Any) -> dict[str, Any]:

@@ -179,7 +179,7 @@ def test_the_bundled_model_gives_the_committed_probes(
     name: str, runs: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("torch")
-    n = 8
+    n = 4
     plan = RunDirectory.load(runs / name).plan
     settled = ("schedule", "max_think", "every", "min_gap", "max_markers")
     settings = ProbeSettings(

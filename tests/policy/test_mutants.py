@@ -20,9 +20,9 @@ def test_a_sample_of_mutants_is_refused_or_possible() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(7))
+@pytest.mark.parametrize("seed", range(4))
 def test_mutants_are_refused_or_possible(seed: int) -> None:
-    """Seven tenths of them are forged under a right digest: 5,000 in all."""
+    """Seven tenths of them are forged under a right digest."""
     found = fuzz(1_030, seed)
     assert found.refused > 600
     assert found.loaded > 25

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,12 @@ from tests.policy_content import (
     full_budget_content,
 )
 
+built_example = cache(lambda: built(example_content()))
+
 BAD_FIELDS: list[tuple[str, Any, str]] = [
     ("kind", "go", "one of 'stop', 'full-budget'"),
-    ("kind", ["stop"], "one of"),
     ("family", "puma", "one of 'learned'"),
     ("trigger", None, "a value for kind 'stop'"),
-    ("trigger", [], "a dict"),
     ("trigger", {"kind": "grid"}, "trigger.every' is missing"),
     ("family", None, "a value for kind 'stop'"),
     ("features", "budget_fraction", "a list"),
@@ -41,53 +42,41 @@ BAD_FIELDS: list[tuple[str, Any, str]] = [
     ("mean", [0.0] * 7 + ["0"], "mean[7]': expected a float"),
     ("mean", [0.0] * 7 + [math.nan], "finite"),
     ("scale", [1.0] * 7 + [0.0], "a float > 0"),
-    ("scale", [1.0] * 7 + [-1.0], "a float > 0"),
     ("scale", [1.0] * 7 + [math.inf], "finite"),
     ("coef", [True] * 8, "a float"),
     ("coef", [1.0] * 9, "8 numbers"),
     ("intercept", None, "a value for family"),
-    ("intercept", "0", "a float"),
     ("threshold", 0.7, "gives for decision_threshold 1.375"),
     ("threshold", None, "a value for kind 'stop'"),
     ("decision_threshold", 1.375001, "gives for decision_threshold"),
     ("decision_threshold", -math.inf, "finite"),
     ("budgets", [], "at least one budget"),
     ("budgets", [0, 16, 16, 64], "strictly increasing"),
-    ("budgets", [16, 0], "strictly increasing"),
     ("budgets", [-1, 16], "integer from 0 to 16777216"),
-    ("budgets", [0.0, 16.0], "integer from 0"),
     ("budgets", [False, 16], "integer from 0"),
     ("budgets", list(range(2000)), "at most 1024"),
     ("budgets", [2**62], "integer from 0 to 16777216"),
     ("probe", None, "a value when a model is named"),
     ("probe", {"closer": "x"}, "probe.closer': expected a dict"),
-    ("probe", [], "a dict"),
     ("on_stop", "stop", "one of 'probe', 'answer'"),
     ("markers", {"phrases": ["wait"]}, "markers.rule' is missing"),
     ("markers", {"phrases": ["wait"], "rule": "r", "x": 1}, "markers.x' is unknown"),
     ("task", "essay", "one of 'math'"),
-    ("normalizer", 1, "non-empty string"),
     ("grader", "", "non-empty string"),
     ("chat_template_kwargs", {"chat_template": "{{ 1 }}"}, "'chat_template' is reserved"),
     ("chat_template_kwargs", {"return_dict": False}, "'return_dict' is reserved"),
     ("chat_template_kwargs", {"x": 1, "tokenize": True}, "'tokenize' is reserved"),
-    ("chat_template_kwargs", [], "a dict"),
     ("entropy_source", "top-k", "'top-k:K'"),
     ("entropy_source", "top-k:0", "'top-k:K'"),
     ("entropy_source", "none", "reads log-probabilities"),
     ("prompt_template", 3, "a string, a dict"),
     ("prompt_template", {"math": 3}, "a string"),
     ("chat_template_kwargs", None, "a dict"),
-    ("sampling", "greedy", "a dict"),
-    ("served", "x", "served"),
-    ("served", [1], "served"),
     ("served", {"stop": 5}, "served.stop"),
     ("served", {"stop": [None], "prompt_tokens": []}, "served.stop[0]"),
-    ("max_think", 0, "integer from 1 to"),
     ("max_think", 1, "no position beyond max_think (1), got 128"),
     ("max_think", 2**62, "integer from 1 to"),
     ("max_think", None, "a value when a model is named"),
-    ("model", "Qwen", "a dict"),
     ("model", {"name": "Qwen"}, "model.revision' is missing"),
     ("engine", None, "a value when a model is named"),
     ("engine", {"name": 1}, "non-empty string"),
@@ -95,7 +84,6 @@ BAD_FIELDS: list[tuple[str, Any, str]] = [
     ("certificate", None, "a value for kind 'stop'"),
     ("certificate", {"alpha": 0.1}, "certificate.delta' is missing"),
     ("profile", [], "a dict"),
-    ("expected", 3, "a dict"),
     ("split", None, "a value when a model is named"),
     ("split", example_content()["split"] | {"fit": [1]}, "split.fit[0]"),
     ("workload_sha256", "abc", "64 hex digits"),
@@ -128,7 +116,7 @@ def test_wrong_fields_are_named(tmp_path: Path, field: str, value: Any, expected
     finite = not any(isinstance(v, float) and not math.isfinite(v) for v in np.atleast_1d(value))
     if finite:
         path = tmp_path / "policy.joblib"
-        path.write_bytes(file_bytes(built(example_content()) | {field: value}, "joblib"))
+        path.write_bytes(file_bytes(built_example() | {field: value}, "joblib"))
         with pytest.raises(PolicyError) as loaded:
             load_policy(path)
         assert str(loaded.value) == f"{path}: {message}"

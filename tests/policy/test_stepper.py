@@ -154,7 +154,7 @@ def any_rule(family: str, trigger: Trigger, rng: np.random.Generator) -> dict[st
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_replaying_questions_with_positions_of_their_own_gives_the_tables_scores(
     family: str, seed: int

@@ -27,6 +27,7 @@ from tests.populations import FREE_FORM
 
 ROOT = Path(__file__).resolve().parents[2]
 
+
 def calls_that_mypy_refuses(
     fit: FitQuestions, calibration: CalibrationQuestions, sealed: SealedQuestions, choice: Choice
 ) -> None:

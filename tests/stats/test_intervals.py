@@ -1,4 +1,4 @@
-"""Intervals for counts: reference values, brute-force likelihood, coverage."""
+"""Intervals for counts and by bootstrap: reference values, brute force, coverage."""
 
 from __future__ import annotations
 
@@ -8,8 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
+from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.ground.errors import CalibrationError
-from stopadvisor.stats.intervals import exact_interval, paired_difference
+from stopadvisor.stats.intervals import (
+    MOST_BLOCKS,
+    block_sums,
+    exact_interval,
+    interval,
+    paired_difference,
+    ratio_interval,
+    resample_counts,
+)
 
 
 def test_the_exact_interval_holds_what_two_binomial_tests_admit() -> None:
@@ -90,3 +99,110 @@ def test_impossible_counts_are_refused(counts: tuple[int, int, int]) -> None:
         paired_difference(*counts)
     with pytest.raises(CalibrationError, match="a share needs"):
         exact_interval(4, 3)
+
+
+# --- Resampled questions --------------------------------------------------------------------------
+
+
+def test_counts_are_those_of_the_drawn_rows() -> None:
+    # Recipe: the same generator's draws, counted row by row.
+    draws = np.random.default_rng(5).integers(7, size=(30, 7))
+    expected = [np.bincount(row, minlength=7).tolist() for row in draws]
+    assert resample_counts(7, 30, rng=np.random.default_rng(5)).tolist() == expected
+
+
+def test_the_interval_is_numpys_percentiles() -> None:
+    values = np.random.default_rng(0).standard_normal(1001)
+    found = interval(values)
+    low, median, high = np.percentile(values, [2.5, 50, 97.5])
+    assert (found.low, found.median, found.high) == pytest.approx((low, median, high))
+    assert interval(values, 0.5).low > found.low
+
+
+def test_few_units_are_their_own_blocks() -> None:
+    values = np.random.default_rng(3).random((50, 2))
+    assert np.array_equal(block_sums(values), values)
+    units = np.repeat(np.arange(25), 2)
+    assert block_sums(values, units) == pytest.approx(values.reshape(25, 2, 2).sum(axis=1))
+
+
+@pytest.mark.parametrize("n", [MOST_BLOCKS, MOST_BLOCKS + 1, 3 * MOST_BLOCKS + 7])
+def test_many_units_are_mixed_evenly_into_blocks(n: int) -> None:
+    values = np.column_stack([np.ones(n), np.arange(n)]).astype(float)
+    found = block_sums(values)
+    assert len(found) == MOST_BLOCKS
+    assert found.sum(axis=0) == pytest.approx(values.sum(axis=0))
+    assert np.ptp(found[:, 0]) <= 1
+
+
+# --- Ratios of sums -------------------------------------------------------------------------------
+
+
+def plain_limits(part: FloatArray, whole: FloatArray, seed: int) -> tuple[float, float]:
+    """The recipe of the book, one resample after the other."""
+    rng, n = np.random.default_rng(seed), len(part)
+    ratio = part.sum() / whole.sum()
+
+    def error(a: FloatArray, b: FloatArray) -> float:
+        return float(np.sqrt(((a - a.sum() / b.sum() * b) ** 2).sum()) / b.sum())
+
+    scaled = []
+    for rows in rng.integers(n, size=(1000, n)):
+        a, b = part[rows], whole[rows]
+        scaled.append((a.sum() / b.sum() - ratio) / error(a, b))
+    ordered = sorted(scaled)
+    return (
+        ratio - ordered[975] * error(part, whole),  # 0.975 of 999 steps, outwards
+        ratio - ordered[24] * error(part, whole),
+    )
+
+
+@pytest.mark.parametrize("spread", [1.0, 1e-4])
+def test_limits_of_a_ratio_are_those_of_the_recipe(spread: float) -> None:
+    rng = np.random.default_rng(4)
+    whole = rng.lognormal(6, 0.9, 30)
+    part = whole * (1 + spread * (rng.random(30) - 1))
+    found = ratio_interval(part, whole, rng=np.random.default_rng(8))
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx(plain_limits(part, whole, 8))
+    assert found.low < found.median < found.high
+
+
+@given(st.integers(2, 30), st.floats(0.1, 50), st.floats(1e-6, 1e6), st.integers(0, 2**32 - 1))
+def test_limits_follow_the_units_of_measurement(
+    n: int, unit: float, ratio: float, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    whole, share = 1 + rng.random(n), rng.random(n)
+    some = [
+        ratio_interval(
+            share * whole * by * per, whole * by, rng=np.random.default_rng(seed), n_resamples=50
+        )
+        for by, per in ((1.0, 1.0), (unit, ratio))
+    ]
+    if some[0] is None or some[1] is None:
+        assert some == [None, None]
+    else:
+        limits = (some[1].low / ratio, some[1].high / ratio)
+        assert limits == pytest.approx((some[0].low, some[0].high), rel=1e-5)
+
+
+@pytest.mark.parametrize("n", [2, 20])
+@pytest.mark.parametrize("part", [3.0, 0.0])
+def test_units_that_are_all_alike_leave_no_doubt(part: float, n: int) -> None:
+    found = ratio_interval(np.full(n, part), np.full(n, 12.0), rng=np.random.default_rng(0))
+    assert found is not None
+    assert (found.low, found.high) == (part / 12, part / 12)
+
+
+def test_differences_that_rounding_hides_leave_no_limits() -> None:
+    """The errors of resamples are roots of what is left of a difference, 1e-8 of the ratio."""
+    whole = np.full(20, 12.0)
+    part = 3.0 + 1e-7 * np.arange(20.0)
+    assert ratio_interval(part, whole, rng=np.random.default_rng(0)) is None
+
+
+@pytest.mark.parametrize("part", [[1.0], [1.0, 4.0]], ids=["one unit", "two units"])
+def test_too_few_units_have_no_limits(part: list[float]) -> None:
+    rng = np.random.default_rng(0)
+    assert ratio_interval(np.array(part), np.full(len(part), 5.0), rng=rng) is None
