@@ -27,7 +27,7 @@ from stopadvisor.assessment.sequences import (
     score_scalar,
     sequence_of,
 )
-from stopadvisor.ground.arrays import FloatArray
+from stopadvisor.ground.arrays import BoolArray, FloatArray
 from stopadvisor.ground.progress import tracked
 from stopadvisor.probes.rungs import Rungs
 from stopadvisor.rules.climb import RUNG_FEATURES, Climb, OnGiveUp, rung_features, rung_scores
@@ -206,22 +206,18 @@ def _rung_candidates(
     rungs = fit.table.rungs
     assert rungs is not None  # `candidates` asks
     for columns in _selections(rungs):
-        found: list[tuple[Climb, FloatArray] | None] = []
-        # The boldest step of `cap` serves every finished reply: the same rule as `rung`.
-        if "rung" in families and "cap" not in families and len(columns) == 1:
-            # The reference is asked only where the reply was cut or has no answer.
-            found.append(_scored(fit, "rung", columns))
         is_vote = any(len(block) > 1 for block in rungs.blocks if columns[-1] in block)
-        if "cap" in families and not is_vote:
-            found.append(_scored(fit, "cap", columns))
-        if "rung-agreement" in families and len(columns) > 1:
-            found.append(_scored(fit, "rung-agreement", columns))
         known = bool(np.isfinite(fit.table.mean_logprob[:, list(columns)]).all())
-        if "rung-confidence" in families and known:
-            found.append(_scored(fit, "rung-confidence", columns))
-        if "rung-learned" in families and (known or len(columns) > 1):
-            found.append(_learned(fit, columns, with_logprob=known))
-        for climb, scores in filter(None, found):
+        suits = {
+            # The boldest step of `cap` serves every finished reply: the same rule as `rung`.
+            "rung": "cap" not in families and len(columns) == 1,
+            "cap": not is_vote,
+            "rung-agreement": len(columns) > 1,
+            "rung-confidence": known,
+            "rung-learned": known or len(columns) > 1,
+        }
+        for family in (name for name, fits in suits.items() if fits and name in families):
+            climb, scores = _climb(fit, family, columns, with_logprob=known)
             if not climb.path:
                 continue
             gives_up = _giving_up(fit, climb, scores, on_give_up)
@@ -255,21 +251,14 @@ def always_rungs(fit: FitData) -> tuple[AlwaysRung, ...]:
     rungs, table = fit.table.rungs, fit.table
     if rungs is None:
         return ()
-    losses, found = fit.loss.of(table), []
-    for block in rungs.blocks:
-        for k in dict.fromkeys((block[0], block[-1])):
-            price, decoded = rungs.spent.price.sum(axis=0), rungs.spent.decoded.sum(axis=0)
-            found.append(
-                AlwaysRung(
-                    rungs.names[k],
-                    k - block[0] + 1,
-                    float(100 * (1 - price[k] / price[-1])),
-                    float(100 * (1 - decoded[k] / decoded[-1])),
-                    float(losses[:, k].mean()),
-                    float(table.stop_correct[:, k].mean()),
-                )
-            )
-    return tuple(found)
+    totals = [values.sum(axis=0) for values in (rungs.spent.price, rungs.spent.decoded)]
+    figures = [100 * (1 - total / total[-1]) for total in totals]
+    figures += [fit.loss.of(table).mean(axis=0), table.stop_correct.mean(axis=0)]
+    return tuple(
+        AlwaysRung(rungs.names[k], k - block[0] + 1, *(float(each[k]) for each in figures))
+        for block in rungs.blocks
+        for k in dict.fromkeys((block[0], block[-1]))
+    )
 
 
 def _selections(rungs: Rungs) -> Iterator[tuple[int, ...]]:
@@ -287,15 +276,21 @@ def _selections(rungs: Rungs) -> Iterator[tuple[int, ...]]:
 
 
 def _climb(
-    fit: FitData,
-    family: str,
-    columns: tuple[int, ...],
-    path: tuple[tuple[float, ...], ...],
-    model: LinearModel | None = None,
-) -> Climb:
-    assert fit.table.rungs is not None
-    names = (fit.table.rungs.names[k] for k in (*columns, -1))
-    return Climb(family, tuple(names), columns, path, model)
+    fit: FitData, family: str, columns: tuple[int, ...], *, with_logprob: bool
+) -> tuple[Climb, FloatArray]:
+    """A family's rule and its scores; without a path if nothing can be learned."""
+    table, rungs, model = fit.table, fit.table.rungs, None
+    assert rungs is not None
+    names, path = tuple(rungs.names[k] for k in (*columns, -1)), tuple[tuple[float, ...], ...]()
+    if family == "rung-learned":
+        learned = _learned(fit, columns, with_logprob=with_logprob)
+        if learned is None:
+            return Climb(family, names, columns, path), np.zeros(0)
+        model, scores = learned
+    else:
+        scores = rung_scores(family, table, columns, None)
+    path = _path(rungs.served[:, list(columns)], scores, separate=family == "cap")
+    return Climb(family, names, columns, path, model), scores
 
 
 def _rule(climb: Climb, fit: FitData, scores: FloatArray) -> ScoredRule:
@@ -303,24 +298,16 @@ def _rule(climb: Climb, fit: FitData, scores: FloatArray) -> ScoredRule:
     return ScoredRule(scorer, view, scorer.scores(view))
 
 
-def _scored(fit: FitData, family: str, columns: tuple[int, ...]) -> tuple[Climb, FloatArray]:
-    scores = rung_scores(family, fit.table, columns, None)
-    path = _path(fit, columns, scores, separate=family == "cap")
-    return _climb(fit, family, columns, path), scores
-
-
 def _path(
-    fit: FitData, columns: tuple[int, ...], scores: FloatArray, *, separate: bool
+    served: BoolArray, scores: FloatArray, *, separate: bool
 ) -> tuple[tuple[float, ...], ...]:
     """Thresholds from bold to careful: one score for all rungs, or `separate` quantiles of each.
 
     The boldest of the separate ones is the lowest score, cut replies included: the cap under which
     they were recorded.
     """
-    assert fit.table.rungs is not None
-    served = fit.table.rungs.served[:, list(columns)]
     if separate:
-        each = [np.sort(scores[served[:, k], k]) for k in range(len(columns))]
+        each = [np.sort(scores[ended, k]) for k, ended in enumerate(served.T)]
         if not all(values.size for values in each):
             return ()
         steps = min(_MOST_STEPS, max(values.size for values in each))
@@ -331,14 +318,14 @@ def _path(
         values = np.unique(scores[served])
         if values.size > _MOST_STEPS:
             values = values[np.rint(np.linspace(0, values.size - 1, _MOST_STEPS)).astype(int)]
-        levels = np.repeat(values[:, None], len(columns), axis=1)
+        levels = np.repeat(values[:, None], served.shape[1], axis=1)
     return tuple(dict.fromkeys(map(tuple, levels.tolist())))
 
 
 def _learned(
     fit: FitData, columns: tuple[int, ...], *, with_logprob: bool
-) -> tuple[Climb, FloatArray] | None:
-    """Fit, on all rungs at once, the probability that serving a reply loses nothing."""
+) -> tuple[LinearModel, FloatArray] | None:
+    """Log-odds that serving a reply loses nothing, by one model of all rungs; also out of fold."""
     table, rungs = fit.table, fit.table.rungs
     assert rungs is not None
     names: tuple[str, ...] = RUNG_FEATURES if with_logprob else RUNG_FEATURES[:-1]
@@ -353,12 +340,7 @@ def _learned(
             return None
         return fit_logistic(x[train], y, names, ridge=_RIDGE)
 
-    out = score_by_folds(fit, rows, x, fitted)
-    if out is None:
-        return None
-    model, scores = out
-    path = _path(fit, columns, scores, separate=False)
-    return _climb(fit, "rung-learned", columns, path, model), scores
+    return score_by_folds(fit, rows, x, fitted)
 
 
 def _giving_up(
