@@ -175,9 +175,9 @@ def check_install(words: Sequence[str]) -> None:
     match words:
         case ["install", "uv"]:
             extras = {"dev"}
-        case ["install", "-e", target] if found := re.fullmatch(r"\.(?:\[([\w,-]+)\])?", target):
-            extras = set((found[1] or "").split(",")) - {""}
-        case ["install", target] if found := re.fullmatch(r"stopadvisor(?:\[([\w,-]+)\])?", target):
+        case ["install", *_, target] if found := re.fullmatch(
+            r"(?:stopadvisor|\.)(?:\[([\w,-]+)\])?", target
+        ):
             extras = set((found[1] or "").split(",")) - {""}
         case ["install", requirement, *rest] if requirement.startswith("torch") and rest == index:
             extras = {"hf"}

@@ -98,7 +98,7 @@ def test_readme_is_for_someone_with_five_minutes() -> None:
 
 def test_readme_opens_with_the_whole_job() -> None:
     assert _fences("sh")[0].startswith(
-        "pip install uv && uv pip install -e '.[hf]' && stopadvisor assess "
+        "pip install uv && uv pip install -p \"$(which python3)\" -e '.[hf]' && stopadvisor assess "
     )
 
 
@@ -119,7 +119,8 @@ def test_ci_runs_what_the_readme_says() -> None:
     lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
     (command,) = (found for found in _fences("sh") if found.endswith("python -m tests"))
     steps = command.split(" && ")
-    assert steps == ["pip install uv", "uv pip install -e '.[hf,dev]'", "python -m tests"]
+    assert steps[0] == "pip install uv"
+    assert steps[1:] == ["uv pip install -p \"$(which python3)\" -e '.[hf,dev]'", "python -m tests"]
     # CI may ask for less talk; nothing else differs.
     assert set(steps) <= {line.replace(" --quiet", "") for line in lines}
 
