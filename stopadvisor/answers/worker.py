@@ -85,8 +85,25 @@ class Worker:
 
     def start(self) -> bytes:
         """Start it unless it runs, and return what it wrote when it was ready."""
-        if self._process is None or self._process.poll() is not None:
-            self._start()
+        if self._process is not None and self._process.poll() is None:
+            return self._ready
+        self.stop()
+        # By path and without the script's folder on sys.path (-P), so that it starts alike from
+        # tests, scripts and notebooks, and our modules shadow no library.  In its own session, so
+        # that Ctrl-C reaches the parent alone.
+        script = str(Path(__file__).with_name("grader_process.py"))
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", script, *self._arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        reply = _read(self._process, _START_SECONDS)
+        if not reply.startswith(b"+"):
+            self.stop()
+            raise NotReady(reply[1:].decode(errors="replace") or "the process ended without a word")
+        self._ready = reply[1:]
         return self._ready
 
     def ask(self, request: Mapping[str, Any]) -> bytes:
@@ -108,25 +125,6 @@ class Worker:
         if not reply:
             self.stop()
         return reply
-
-    def _start(self) -> None:
-        self.stop()
-        # By path and without the script's folder on sys.path (-P), so that it starts alike from
-        # tests, scripts and notebooks, and our modules shadow no library.  In its own session, so
-        # that Ctrl-C reaches the parent alone.
-        script = str(Path(__file__).with_name("grader_process.py"))
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", script, *self._arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        reply = _read(self._process, _START_SECONDS)
-        if not reply.startswith(b"+"):
-            self.stop()
-            raise NotReady(reply[1:].decode(errors="replace") or "the process ended without a word")
-        self._ready = reply[1:]
 
     def stop(self) -> None:
         """Kill it."""

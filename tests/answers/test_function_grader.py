@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stopadvisor.answers import grader_process
+from stopadvisor.answers import grader_process, worker
 from stopadvisor.answers.grading import FunctionGrader, Graders, open_graders
 from stopadvisor.ground.errors import EngineError, GraderError
 
@@ -199,6 +199,27 @@ def test_a_package_may_hold_it(tmp_path: Path) -> None:
     )
     with FunctionGrader("ours.graders:same") as grader:
         assert grader.grade_many(items("7", "8"), ["Q"] * 2) == [True, False]
+
+
+def test_a_process_that_was_killed_is_replaced() -> None:
+    with FunctionGrader("mine:same") as grader:
+        process = grader._workers.each[0]._process
+        assert process is not None
+        process.kill()
+        process.wait()
+        assert grader.grade_many(items("7"), ["Q"]) == [True]
+
+
+def test_an_interrupted_request_leaves_no_late_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> bytes:
+        raise KeyboardInterrupt
+
+    with FunctionGrader("mine:same") as grader:
+        with monkeypatch.context() as patch:
+            patch.setattr(worker, "_read", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                grader.grade_many(items("7"), ["Q"])
+        assert grader.grade_many(items("8"), ["Q"]) == [False]
 
 
 def test_whether_two_answers_are_equal_is_never_asked_of_it() -> None:
