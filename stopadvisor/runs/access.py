@@ -148,7 +148,7 @@ def neighbour_looks(
         except ProbeError as error:
             if _holds(other, questions, lines):
                 raise ProbeError(
-                    f"{error} (its probes are those of {folder}, so that its looks count)"
+                    f"{error} (its probes are those of {folder}, so its looks count)"
                 ) from error
             remarks.append(f"{error}; its looks are not counted here")
             continue
@@ -223,7 +223,7 @@ def take_look(
     if certifies and (shown := log.shown & set(keys)):
         raise CalibrationError(
             f"{len(shown)} of these questions served as fit questions, which shows their "
-            "outcomes: they can certify nothing; say --fresh"
+            "outcomes: they can certify nothing; use --fresh"
         )
     if planned is None and earlier:
         planned = earlier[0].planned
@@ -273,8 +273,8 @@ def _check_unseen(earlier: Sequence[Look], asked: Mapping[str, Any], where: str 
             raise CalibrationError(
                 f"look {look.number} at these calibration questions{where}, of "
                 f"{look.created[:10]}, {'ended in a certificate' if look.certified else showed}: "
-                "other settings could have been chosen by what it showed, and a certificate of "
-                "theirs would promise more than it holds. Add labelled questions and say --fresh"
+                "other settings could have been chosen by what it showed, and their certificate "
+                "would promise more than it holds. Add labelled questions and use --fresh"
             )
 
 

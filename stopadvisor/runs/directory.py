@@ -128,8 +128,8 @@ class RunDirectory:
         if not is_unchanged:
             raise ProbeError(
                 f"{file}: its content gives the id {run_id(manifest)!r}, got "
-                f"{manifest.get('id')!r}; it was changed after probing started, and "
-                "the split with it is no longer valid"
+                f"{manifest.get('id')!r}; it was changed after probing started, so "
+                "its split is no longer valid"
             )
         return cls(path, manifest)
 

@@ -70,7 +70,7 @@ class LabelFile:
                 raise ProbeError(
                     f"{where}: field 'gold': question {short_repr(name)} has "
                     f"{short_repr(mine[name])} in line {lines[labeller, name]}, got "
-                    f"{short_repr(row['gold'])}; take one of the two lines out"
+                    f"{short_repr(row['gold'])}; remove one of the two lines"
                 )
             else:
                 mine[name] = row["gold"]
