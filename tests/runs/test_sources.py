@@ -146,16 +146,6 @@ def test_a_run_is_opened_with_the_split_of_its_manifest(tmp_path: Path) -> None:
     assert found.table.reference == "natural"
 
 
-def test_added_questions_move_no_old_one(tmp_path: Path) -> None:
-    run = run_directory(tmp_path / "runs" / "one")
-    before = open_source(run.path)
-    rows = tuple(checkpoint(b) for b in (0, 64, 128))
-    run.append([record(f"new{i}", checkpoints=rows) for i in range(15)])
-    after = open_source(run.path)
-    assert after.table.ids[:30] == before.table.ids
-    assert np.array_equal(after.parts[:30], before.parts)
-
-
 def test_the_newest_assessed_run_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     root = Path("runs")
