@@ -77,12 +77,12 @@ def command(
         write_reset(series, reset)
     grades = {} if gold is None else _read_gold(gold)
     with progress_on(sys.stderr, quiet=quiet):
-        course, remarks = replay(series, drift_reference(loaded), gold=grades, policy=loaded)
-    if grades and not course.settings.needs_gold:
+        monitor, remarks = replay(series, drift_reference(loaded), gold=grades, policy=loaded)
+    if grades and not monitor.settings.needs_gold:
         remarks += ("this policy promises equal replies: gold decides nothing",)
-    result = monitored(course, loaded, remarks, replicas=len(series))
+    result = monitored(monitor, loaded, remarks, replicas=len(series))
     show(result, monitor_sheet(result), json=json)
-    return exit_code(course.alarms)
+    return exit_code(monitor.alarms)
 
 
 def _read_gold(path: Path) -> dict[str, tuple[bool, bool]]:

@@ -26,7 +26,7 @@ from stopadvisor.ground.printable import short_repr
 from stopadvisor.ground.progress import tracked
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.runs.storage import make_folder, no_follow
-from stopadvisor.serving.monitoring import Course, WatchSettings, watch_settings
+from stopadvisor.serving.monitoring import PromiseMonitor, WatchSettings, watch_settings
 
 __all__ = ["AuditLog", "Series", "find_series", "replay", "reset"]
 
@@ -223,8 +223,8 @@ def replay(
     *,
     gold: Mapping[str, tuple[bool, bool]] | None = None,
     policy: Policy | None = None,
-) -> tuple[Course, tuple[str, ...]]:
-    """Rebuild the course from logs, merging several servers by time; return it with remarks.
+) -> tuple[PromiseMonitor, tuple[str, ...]]:
+    """Replay logs, merging several servers by time; return the monitor and remarks.
 
     `gold` is applied last.  If a `policy` is given, the logs must be about its promise.  Clocks of
     servers may differ: that shifts requests against each other, but no request's time depends on
@@ -255,16 +255,16 @@ def replay(
                     f"{series[0][0]}, line 1: expected the policy's own {name} ({value!r}), got "
                     f"{short_repr(logged)}"
                 )
-    course = Course.join(settings, states, reference)
+    monitor = PromiseMonitor.join(settings, states, reference)
     lines = sum(sum(1 for _ in _lines(path)) - 1 for one in series for path in one)
     for number, record in tracked("reading audits", _merged(series, remarks), lines):
         try:
-            course.apply(record, str(number) if len(series) > 1 else "")
+            monitor.apply(record, str(number) if len(series) > 1 else "")
         except CalibrationError as error:
             raise PolicyError(f"the log in {series[number][0].parent}: {error}") from error
     if gold:
-        course.settle(gold)
-    return course, tuple(remarks)
+        monitor.settle(gold)
+    return monitor, tuple(remarks)
 
 
 # --- Writing --------------------------------------------------------------------------------------
@@ -305,7 +305,7 @@ class AuditLog:
         self._number, self._size, self._looked = 0, 0, 0.0
         make_folder(folder)
         self._close: Callable[[], object] = lambda: None
-        self.course = Course(settings, reference)
+        self.monitor = PromiseMonitor(settings, reference)
         before = self._files()
         if not before:
             self._begin()
@@ -318,21 +318,21 @@ class AuditLog:
                 "another --audit-log"
             )
         if header["state"] is not None:
-            self.course = Course.restore(settings, header["state"])
+            self.monitor = PromiseMonitor.restore(settings, header["state"])
         for record in _records((last,), []):
-            self.course.apply(record)
+            self.monitor.apply(record)
         self._number = int(last.stem.rpartition("-")[2])
         self._open(last)
         if os.pread(self._file.fileno(), 1, max(self._size - 1, 0)) not in (b"", b"\n"):
             self._size = _write(self._file, b"\n", last)
-        for key in self.course.processes["differs"].open_keys():
+        for key in self.monitor.processes["differs"].open_keys():
             self.write("shed", id=str(key).partition("/")[2])
 
     def write(self, kind: str, **fields: Any) -> None:
-        """Write a record and apply it to the course."""
+        """Write a record and apply it to the monitor."""
         record = {"kind": kind, "t": round(self._clock() * 1000) / 1000, **fields}
         self._append(record)
-        self.course.apply(record)
+        self.monitor.apply(record)
         if self._size >= self._max_bytes:
             self._number += 1
             self._begin()
@@ -362,7 +362,7 @@ class AuditLog:
                 "schema": _SCHEMA,
                 "settings": asdict(self._settings),
                 "keep_days": self._keep_days,
-                "state": self.course.state() if self._number else None,
+                "state": self.monitor.state() if self._number else None,
             }
         )
 
@@ -404,7 +404,7 @@ class AuditLog:
             except ValueError:
                 continue  # reported when the log is replayed
             if isinstance(record, dict) and record.get("kind") == "reset":
-                self.course.apply(record)
+                self.monitor.apply(record)
 
 
 def _opened(path: Path) -> io.FileIO:

@@ -125,7 +125,7 @@ class Auditor:
         if self._in_shadow:
             self.log.take_in_resets()
             self._look()
-            self._in_shadow = bool(self.log.course.alarms)
+            self._in_shadow = bool(self.log.monitor.alarms)
         return self._in_shadow
 
     async def drain(self, seconds: float) -> None:
@@ -167,18 +167,18 @@ class Auditor:
 
     def _show(self) -> None:
         """Export the current figures."""
-        course, metrics, digest = self.log.course, self.metrics, self.policy.digest[:8]
-        for name, process in course.processes.items():
+        monitor, metrics, digest = self.log.monitor, self.metrics, self.policy.digest[:8]
+        for name, process in monitor.processes.items():
             metrics.audit_e_value.labels(digest, name).set(process.e_value)
             metrics.audit_change.labels(digest, name).set(process.detector)
-        upper = course.upper_limit()
+        upper = monitor.upper_limit()
         metrics.audit_upper.labels(digest).set(1.0 if upper is None else upper)
         for kind in ALARMS:
-            metrics.audit_alarm.labels(digest, kind).set(kind in course.alarms)
+            metrics.audit_alarm.labels(digest, kind).set(kind in monitor.alarms)
 
     def _look(self) -> None:
         """Act on each alarm once; after a reset, it may be raised again."""
-        alarms = self.log.course.alarms
+        alarms = self.log.monitor.alarms
         self._acted.intersection_update(alarms)
         new = [alarm for kind, alarm in alarms.items() if kind not in self._acted]
         if not new:

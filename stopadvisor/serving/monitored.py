@@ -9,7 +9,7 @@ from typing import Literal
 
 from stopadvisor.policy.claims import claim
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.serving.monitoring import ALARMS, DRIFT_DELTA, Alarm, Course
+from stopadvisor.serving.monitoring import ALARMS, DRIFT_DELTA, Alarm, PromiseMonitor
 from stopadvisor.stats.sequential import requests_to_alarm
 
 __all__ = ["AlarmDelay", "MonitoredPromise", "Watch", "monitored"]
@@ -121,19 +121,19 @@ _COUNTS = (
     *("requests", "stopped", "audits", "resolved", "differing", "shed", "gold", "gold_losses"),
     *("resets", "audit_tokens"),
 )
-"""Fields that have the same names as the course's counts."""
+"""Fields that have the same names as the monitor's counts."""
 
 
 def monitored(
-    course: Course, policy: Policy, remarks: Sequence[str], *, replicas: int
+    monitor: PromiseMonitor, policy: Policy, remarks: Sequence[str], *, replicas: int
 ) -> MonitoredPromise:
-    """Return the result for a course."""
-    settings, counts, certificate = course.settings, course.counts, policy.terms.certificate
+    """Return the figures of a monitor."""
+    settings, counts, certificate = monitor.settings, monitor.counts, policy.terms.certificate
     assert certificate is not None  # `watch_settings` refuses a policy that promises nothing
     saved = None
     if counts["resolved"]:  # each stop saves what an audit decodes, on average
         saved = counts["stopped"] * counts["audit_tokens"] / counts["resolved"]
-    alarms = tuple(course.alarms[kind] for kind in ALARMS if kind in course.alarms)
+    alarms = tuple(monitor.alarms[kind] for kind in ALARMS if kind in monitor.alarms)
     return MonitoredPromise(
         digest=policy.digest,
         claim=claim(certificate),
@@ -149,9 +149,9 @@ def monitored(
                 process.test.delta,
                 process.detector,
                 process.test.change,
-                course.upper_limit(name),
+                monitor.upper_limit(name),
             )
-            for name, process in course.processes.items()
+            for name, process in monitor.processes.items()
         ),
         replicas=replicas,
         delta=settings.delta,
@@ -159,24 +159,24 @@ def monitored(
         share=settings.share,
         **{name: counts[name] for name in _COUNTS},
         unresolved=counts["audited_stops"] - counts["resolved"],
-        upper=course.upper_limit(),
-        delay=_delays(course, (certificate.gained or 0) / certificate.n),
-        dropped_share=course.dropped_share,
+        upper=monitor.upper_limit(),
+        delay=_delays(monitor, (certificate.gained or 0) / certificate.n),
+        dropped_share=monitor.dropped_share,
         decoded_tokens=counts["tokens"],
         saved_tokens=saved,
-        drift={name: test.capital for name, test in course.drift.items()},
-        drifted=course.drifted,
+        drift={name: test.capital for name, test in monitor.drift.items()},
+        drifted=monitor.drifted,
         drift_delta=DRIFT_DELTA,
         remarks=tuple(remarks),
     )
 
 
-def _delays(course: Course, gained: float) -> tuple[AlarmDelay, ...]:
+def _delays(monitor: PromiseMonitor, gained: float) -> tuple[AlarmDelay, ...]:
     """Return how many requests the promise alarm takes at two and three times its limit.
 
     Where the promise needs gold, this assumes that every audit that differs gets it.
     """
-    counts, settings = course.counts, course.settings
+    counts, settings = monitor.counts, monitor.settings
     test = settings.tests()[settings.loss]
     stops = counts["stopped"] / counts["requests"] if counts["requests"] else 1.0
 
@@ -189,7 +189,7 @@ def _delays(course: Course, gained: float) -> tuple[AlarmDelay, ...]:
         )
         return requests if math.isfinite(requests) else None
 
-    dropped, undropped = course.dropped_share, {times: delay(times) for times in (2, 3)}
+    dropped, undropped = monitor.dropped_share, {times: delay(times) for times in (2, 3)}
     return tuple(
         AlarmDelay(times, delay(times, dropped) if dropped else requests, requests)
         for times, requests in undropped.items()

@@ -19,7 +19,7 @@ from stopadvisor.stats.exchangeability import ExchangeabilityTest
 from stopadvisor.stats.sequential import AuditProcess, AuditTest
 
 __all__ = [
-    "ALARMS", "DRIFT_DELTA", "MEANINGS", "Alarm", "AlarmKind", "Course", "WatchSettings",
+    "ALARMS", "DRIFT_DELTA", "MEANINGS", "Alarm", "AlarmKind", "PromiseMonitor", "WatchSettings",
     "drift_reference", "exit_code", "watch_settings",
 ]  # fmt: skip
 
@@ -120,7 +120,7 @@ def drift_reference(policy: Policy) -> Mapping[str, Sequence[float]]:
     return {name: values for name, values in features.items() if values}
 
 
-# --- The course -----------------------------------------------------------------------------------
+# --- The monitor ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -146,11 +146,11 @@ _COUNTS = (
     *("requests", "stopped", "tokens", "audits", "audited_stops", "resolved", "differing", "shed"),
     *("audit_tokens", "gold", "gold_losses", "resets"),
 )
-"""Names of a course's counts."""
+"""Names of a monitor's counts."""
 
 
-class Course:
-    """Evidence from all records of an audit log so far.
+class PromiseMonitor:
+    """Tests a promise on the records of an audit log.
 
     A server applies the records that it writes, `stopadvisor monitor` those that it reads: the same
     records give the same figures to the last digit.
@@ -193,7 +193,7 @@ class Course:
                 process.give_up(key)
             return
         if kind == "reset":  # new tests, with their own delta
-            self.processes = Course(self.settings).processes
+            self.processes = PromiseMonitor(self.settings).processes
             self.alarms, resets = {}, self.counts["resets"] + 1
             self.counts = {**dict.fromkeys(_COUNTS, 0), "resets": resets}
             return
@@ -307,46 +307,46 @@ class Course:
         }
 
     @classmethod
-    def restore(cls, settings: WatchSettings, state: Mapping[str, Any]) -> Course:
-        """Rebuild the course saved by `state`.
+    def restore(cls, settings: WatchSettings, state: Mapping[str, Any]) -> PromiseMonitor:
+        """Rebuild a monitor from its `state`.
 
         Raises
         ------
         PolicyError
             The state is damaged.
         """
-        course = cls(settings)
+        monitor = cls(settings)
         try:
-            course.processes = {
+            monitor.processes = {
                 name: AuditProcess.restore(test, state["processes"][name])
                 for name, test in settings.tests().items()
             }
-            course.drift = {
+            monitor.drift = {
                 name: ExchangeabilityTest.restore(one) for name, one in state["drift"].items()
             }
-            course.drifted = {**state["drifted"]}
-            course.alarms = {kind: Alarm(**state["alarms"][kind]) for kind in state["alarms"]}
-            course.counts = {name: state["counts"].get(name, 0) for name in _COUNTS}
+            monitor.drifted = {**state["drifted"]}
+            monitor.alarms = {kind: Alarm(**state["alarms"][kind]) for kind in state["alarms"]}
+            monitor.counts = {name: state["counts"].get(name, 0) for name in _COUNTS}
             figures = [
-                *(x for one in course.processes.values() for x in (*one.logs, *one.sums)),
-                *(test.capital for test in course.drift.values()),
-                *(number for one in course.processes.values() for number in one.losses.values()),
-                *course.counts.values(),
-                *(x for alarm in course.alarms.values() for x in (alarm.request, alarm.time)),
+                *(x for one in monitor.processes.values() for x in (*one.logs, *one.sums)),
+                *(test.capital for test in monitor.drift.values()),
+                *(number for one in monitor.processes.values() for number in one.losses.values()),
+                *monitor.counts.values(),
+                *(x for alarm in monitor.alarms.values() for x in (alarm.request, alarm.time)),
             ]
-            sound = all(math.isfinite(x) for x in figures) and set(course.alarms) <= set(ALARMS)
-            for one in course.processes.values():
+            sound = all(math.isfinite(x) for x in figures) and set(monitor.alarms) <= set(ALARMS)
+            for one in monitor.processes.values():
                 sound = sound and len(one.logs) == len(one.sums) == len(one.test.stakes)
                 sound = sound and all(abs(x) <= 1 / settings.share for x in one.losses)
                 sound = sound and sum(map(abs, one.losses.values())) <= one.requests
-            sound = sound and min(course.counts.values(), default=0) >= -course.counts["requests"]
+            sound = sound and min(monitor.counts.values(), default=0) >= -monitor.counts["requests"]
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise PolicyError(f"the log's header holds no state: {error!r:.80}") from error
         if not sound:
             raise PolicyError("the log's header holds no state: a number is out of range")
-        if course.counts["requests"]:
-            course._look()  # the evidence counts, whatever the saved alarms say
-        return course
+        if monitor.counts["requests"]:
+            monitor._look()  # the evidence counts, whatever the saved alarms say
+        return monitor
 
     @classmethod
     def join(
@@ -354,21 +354,21 @@ class Course:
         settings: WatchSettings,
         states: Sequence[Mapping[str, Any]],
         reference: Mapping[str, Sequence[float]] | None,
-    ) -> Course:
-        """Combine the states of several servers at the beginning of their logs into one course.
+    ) -> PromiseMonitor:
+        """Combine the states of several servers at the beginning of their logs into one monitor.
 
         Audits open at that point are given up, drift detection starts there, and an alarm of one
         server is an alarm of all.
         """
         if len(states) == 1:
             return cls.restore(settings, states[0])
-        course = cls(settings, reference)
+        monitor = cls(settings, reference)
         for one in (cls.restore(settings, state) for state in states):
-            for name, process in course.processes.items():
+            for name, process in monitor.processes.items():
                 process.join(one.processes[name])
             for count, number in one.counts.items():
-                course.counts[count] += number
+                monitor.counts[count] += number
             for kind, alarm in one.alarms.items():
-                if kind not in course.alarms or alarm.time < course.alarms[kind].time:
-                    course.alarms[kind] = alarm
-        return course
+                if kind not in monitor.alarms or alarm.time < monitor.alarms[kind].time:
+                    monitor.alarms[kind] = alarm
+        return monitor

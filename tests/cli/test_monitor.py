@@ -62,7 +62,7 @@ def of_one_command(call: Call) -> Call:
     return call.of("monitor")
 
 
-def test_a_quiet_course(call: Call, goldens: Goldens) -> None:
+def test_quiet_traffic(call: Call, goldens: Goldens) -> None:
     policy = write_policy(loss="differs")
     write_log(policy, lost_from=10**9, requests=600)
     code, out, err = call(POLICY, LOGS)
@@ -74,7 +74,7 @@ def test_a_quiet_course(call: Call, goldens: Goldens) -> None:
 def test_an_alarm_and_its_reset(call: Call, goldens: Goldens) -> None:
     policy = write_policy()
     log = write_log(policy, lost_from=600, requests=1_500)
-    assert log.course.alarms
+    assert log.monitor.alarms
     code, out, _ = call(POLICY, LOGS)
     assert code == 8
     goldens.check(FILES / "alarm.txt", out)
@@ -82,13 +82,13 @@ def test_an_alarm_and_its_reset(call: Call, goldens: Goldens) -> None:
     document = json.loads(out)
     check_valid("monitor", document)
     assert code == 8
-    assert document["alarm"]["request"] == log.course.alarms["early-warning"].request
+    assert document["alarm"]["request"] == log.monitor.alarms["early-warning"].request
     assert 600 < document["alarm"]["request"] < 1_100
     assert [one["kind"] for one in document["alarms"]] == ["early-warning", "change"]
     assert [w["is_promise"] for w in document["watched"]] == [False, True]
     assert [w["delta"] for w in document["watched"]] == [0.025, 0.025]
     assert document["audit_tokens"] == 25 * document["resolved"]
-    assert document["upper"] == log.course.upper_limit()
+    assert document["upper"] == log.monitor.upper_limit()
     assert call(POLICY, LOGS, "--reset", "A. Smith")[0] == 0
     assert call.json(POLICY, LOGS)["resets"] == 1
 
@@ -96,7 +96,7 @@ def test_an_alarm_and_its_reset(call: Call, goldens: Goldens) -> None:
 def test_gold_breaks_the_promise_itself(call: Call) -> None:
     policy = write_policy(differs_upper=0.9)
     log = write_log(policy, lost_from=0, requests=1_500)
-    assert not log.course.alarms
+    assert not log.monitor.alarms
     lines = [
         {"id": f"r{k}", "served_correct": False, "full_correct": True} for k in range(7, 1_500, 20)
     ]
@@ -162,10 +162,10 @@ def test_a_header_that_hides_something(call: Call, change: dict[str, Any], words
 
 def test_a_state_cannot_hide_the_alarm_of_its_evidence(call: Call) -> None:
     log = write_log(write_policy(), lost_from=0, requests=600)
-    assert log.course.alarms
+    assert log.monitor.alarms
     (path,) = LOGS.iterdir()
     header = json.loads(path.read_text().splitlines()[0])
-    header["state"] = {**log.course.state(), "alarm": None}
+    header["state"] = {**log.monitor.state(), "alarm": None}
     path.write_text(json.dumps(header) + "\n")
     assert call(POLICY, LOGS)[0] == 8
 
@@ -180,7 +180,7 @@ def change_log(change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -
 @pytest.mark.parametrize("forged", ["result", "shed"])
 def test_a_result_that_contradicts_another_is_refused(call: Call, forged: str) -> None:
     log = write_log(write_policy(), lost_from=0, requests=600)
-    assert log.course.alarms
+    assert log.monitor.alarms
 
     def forge(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
         before = {"kind": forged, "differs": False}

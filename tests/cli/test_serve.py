@@ -242,7 +242,7 @@ def test_a_gateway_that_is_killed_comes_back_with_its_audits_and_drains(tmp_path
     assert replies[-1] is not None
     assert set(replies) == {replies[-1], None}
     assert policy.read_bytes() == before
-    course, (remark,) = replay(find_series([folder], digest))
+    monitor, (remark,) = replay(find_series([folder], digest))
     assert remark.endswith("torn, left out")
-    assert course.counts["requests"] >= len(replies) - replies.count(None) - 8, "those under way"
-    assert course.counts["resolved"] > 0
+    assert monitor.counts["requests"] >= len(replies) - replies.count(None) - 8, "those under way"
+    assert monitor.counts["resolved"] > 0

@@ -1,6 +1,6 @@
 """Streams of audited requests with a known risk: does the monitor keep what it promises?
 
-False alarms are counted over `Course`, which a serving process and `stopadvisor monitor` use, and
+False alarms are counted over `PromiseMonitor`, which a server and `stopadvisor monitor` use, and
 delays over its `AuditProcess`.
 """
 
@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from stopadvisor.serving.monitoring import Course, WatchSettings
+from stopadvisor.serving.monitoring import PromiseMonitor, WatchSettings
 from stopadvisor.stats.sequential import AuditProcess, AuditTest, betting_upper_limit
 from tests.long.coverage import Check, Found, rare
 
 __all__ = [
-    "BROKEN_STREAMS", "CALM", "Calm", "alarm_times", "calm_course",
+    "BROKEN_STREAMS", "CALM", "Calm", "alarm_times", "calm_monitor",
     "false_alarms", "limits_missed", "naive_alarm", "watched", "watched_cases",
 ]  # fmt: skip
 
@@ -97,22 +97,22 @@ def _alarms(case: Calm, streams: int, seed: int, leaves_out: bool) -> tuple[int,
     if open audits counted 0."""
     counts = [0, 0, 0]
     for rng in np.random.default_rng(seed).spawn(streams):
-        course, if_open_counts_0 = calm_course(case, rng, leaves_out=leaves_out)
-        counts[0] += bool(course.alarms.keys() - {"change"})
-        counts[1] += "change" in course.alarms
-        counts[2] += if_open_counts_0 >= 1 / course.processes[case.loss].test.delta
+        monitor, if_open_counts_0 = calm_monitor(case, rng, leaves_out=leaves_out)
+        counts[0] += bool(monitor.alarms.keys() - {"change"})
+        counts[1] += "change" in monitor.alarms
+        counts[2] += if_open_counts_0 >= 1 / monitor.processes[case.loss].test.delta
     return counts[0], counts[1], counts[2]
 
 
-def calm_course(
+def calm_monitor(
     case: Calm, rng: np.random.Generator, *, leaves_out: bool = False
-) -> tuple[Course, float]:
+) -> tuple[PromiseMonitor, float]:
     """One stream to its end, gold last; and its largest e-value if open audits counted 0.
 
     With `leaves_out` audits that are given up are not counted as requests.
     """
     settings = case.settings
-    course, open_counts_0 = Course(settings), AuditProcess(AuditTest(0.5))
+    monitor, open_counts_0 = PromiseMonitor(settings), AuditProcess(AuditTest(0.5))
     if settings.needs_gold:
         open_counts_0 = AuditProcess(settings.tests()[settings.loss])
     replicas = rng.integers(case.replicas, size=case.requests)
@@ -132,7 +132,7 @@ def calm_course(
         if not (leaves_out and picked and shed[k]):
             audit = {"share": case.share} if audited[k] else {}
             stop = 43 if stopped[k] else None
-            course.apply({"kind": "request", "id": name, "stop": stop, **audit}, source)
+            monitor.apply({"kind": "request", "id": name, "stop": stop, **audit}, source)
         open_counts_0.count()
         if picked:
             record: dict[str, Any] = {"id": name, "source": source}
@@ -156,11 +156,11 @@ def calm_course(
                 ]
         for record in due.pop(k, ()):
             if record["kind"] == "gold":
-                course.settle({record["id"]: record["grades"]})
+                monitor.settle({record["id"]: record["grades"]})
             else:
-                course.apply(record, record["source"])
-    course.settle(gold)
-    return course, open_counts_0.e_value
+                monitor.apply(record, record["source"])
+    monitor.settle(gold)
+    return monitor, open_counts_0.e_value
 
 
 # --- The upper limit, at all times ----------------------------------------------------------------

@@ -17,7 +17,7 @@ import pytest
 
 from stopadvisor.ground.errors import OutputError, PolicyError
 from stopadvisor.serving.audit_log import AuditLog, _line, find_series, replay, reset
-from stopadvisor.serving.monitoring import Course, WatchSettings
+from stopadvisor.serving.monitoring import PromiseMonitor, WatchSettings
 
 SETTINGS = WatchSettings("ab" * 32, "differs", 0.05, 0.05, 0.05, 0.1, 1e6)
 
@@ -42,15 +42,15 @@ def fill(log: AuditLog, first: int, last: int, clock: Clock, *, step: float = 1.
             log.write("result", id=str(k), differs=k % 21 == 0, tokens=10)
 
 
-def figures(course: Course) -> list[float]:
+def figures(monitor: PromiseMonitor) -> list[float]:
     return [
-        *(value for one in course.processes.values() for value in (one.e_value, one.detector)),
-        *(one.capital for one in course.drift.values()),
-        *course.counts.values(),
+        *(value for one in monitor.processes.values() for value in (one.e_value, one.detector)),
+        *(one.capital for one in monitor.drift.values()),
+        *monitor.counts.values(),
     ]
 
 
-def read(*folders: Path, reference: dict[str, list[float]] | None = None) -> Course:
+def read(*folders: Path, reference: dict[str, list[float]] | None = None) -> PromiseMonitor:
     return replay(find_series(folders, SETTINGS.digest), reference)[0]
 
 
@@ -61,8 +61,8 @@ def test_a_replay_gives_the_live_figures_to_the_last_digit(tmp_path: Path) -> No
     fill(log, 0, 200, clock)
     assert len(find_series([tmp_path], SETTINGS.digest)[0]) > 3
     again = read(tmp_path, reference=reference)
-    assert figures(again) == figures(log.course)
-    assert again.alarms == log.course.alarms
+    assert figures(again) == figures(log.monitor)
+    assert again.alarms == log.monitor.alarms
 
 
 def test_what_was_deleted_stays_counted(tmp_path: Path) -> None:
@@ -75,8 +75,8 @@ def test_what_was_deleted_stays_counted(tmp_path: Path) -> None:
     fill(log, 100, 200, clock)
     (series,) = find_series([tmp_path], SETTINGS.digest)
     assert json.loads(series[0].read_text().splitlines()[0])["state"]["requests" and "counts"]
-    course, remarks = replay([series])
-    assert figures(course) == figures(log.course)
+    monitor, remarks = replay([series])
+    assert figures(monitor) == figures(log.monitor)
     assert remarks == ("1 of 1 logs begin later than their replica did",)
 
 
@@ -85,7 +85,7 @@ def test_policies_share_a_folder(tmp_path: Path) -> None:
     for settings in (SETTINGS, replace(SETTINGS, digest="cd" * 32), SETTINGS):
         log = AuditLog(tmp_path, settings)
         log.write("request", id="1", stop=None)
-    assert log.course.counts["requests"] == 2  # its own, before and after the restart
+    assert log.monitor.counts["requests"] == 2  # its own, before and after the restart
     assert len(list(tmp_path.iterdir())) == 3
 
 
@@ -95,11 +95,11 @@ def test_a_restart_goes_on_and_gives_up_what_was_on_its_way(tmp_path: Path) -> N
     fill(log, 0, 30, clock)
     log.write("request", id="open", stop=43, share=0.1)
     other = AuditLog(tmp_path, SETTINGS, clock=clock)
-    assert other.course.processes["differs"].open_keys() == ()
-    assert other.course.counts["shed"] == 1
-    assert other.course.processes["differs"].e_value == log.course.processes["differs"].e_value
+    assert other.monitor.processes["differs"].open_keys() == ()
+    assert other.monitor.counts["shed"] == 1
+    assert other.monitor.processes["differs"].e_value == log.monitor.processes["differs"].e_value
     fill(other, 30, 60, clock)
-    assert figures(read(tmp_path)) == figures(other.course)
+    assert figures(read(tmp_path)) == figures(other.monitor)
 
 
 def test_an_alarm_outlives_a_restart_until_it_is_reset_by_name(tmp_path: Path) -> None:
@@ -107,13 +107,13 @@ def test_an_alarm_outlives_a_restart_until_it_is_reset_by_name(tmp_path: Path) -
     for k in range(40):
         log.write("request", id=str(k), stop=43, share=0.1)
         log.write("result", id=str(k), differs=True)
-    assert log.course.alarms
+    assert log.monitor.alarms
     again = AuditLog(tmp_path, SETTINGS)
-    assert again.course.alarms == log.course.alarms
+    assert again.monitor.alarms == log.monitor.alarms
     reset(find_series([tmp_path], SETTINGS.digest), "A. Smith")
     again.write("request", id="next", stop=None)  # a running server sees it at its next request
-    assert not again.course.alarms
-    assert not AuditLog(tmp_path, SETTINGS).course.alarms
+    assert not again.monitor.alarms
+    assert not AuditLog(tmp_path, SETTINGS).monitor.alarms
     with pytest.raises(PolicyError, match="--reset needs a name"):
         reset(find_series([tmp_path], SETTINGS.digest), " ")
 
@@ -157,12 +157,12 @@ def test_replicas_are_merged_by_time_and_clocks_may_differ(tmp_path: Path) -> No
     for k in range(0, 120, 2):
         fill(logs[0], k, k + 1, one)
         fill(logs[1], k + 1, k + 2, two, step=-0.3 if k % 10 == 0 else 1.2)
-    course = read(tmp_path / "a", tmp_path / "b")
-    assert course.counts["requests"] == 120
-    assert course.counts["resolved"] == sum(log.course.counts["resolved"] for log in logs)
-    expected = sum(log.course.processes["differs"].logs[0] for log in logs)
-    assert course.processes["differs"].logs[0] == pytest.approx(expected, rel=1e-9)
-    joined = Course.join(SETTINGS, [log.course.state() for log in logs], None)
+    monitor = read(tmp_path / "a", tmp_path / "b")
+    assert monitor.counts["requests"] == 120
+    assert monitor.counts["resolved"] == sum(log.monitor.counts["resolved"] for log in logs)
+    expected = sum(log.monitor.processes["differs"].logs[0] for log in logs)
+    assert monitor.processes["differs"].logs[0] == pytest.approx(expected, rel=1e-9)
+    joined = PromiseMonitor.join(SETTINGS, [log.monitor.state() for log in logs], None)
     assert joined.processes["differs"].logs[0] == pytest.approx(expected, rel=1e-9)
     assert joined.counts["requests"] == 120
 
@@ -180,7 +180,7 @@ def test_kill_9_loses_no_line(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
     assert done.returncode == -9
-    assert AuditLog(tmp_path, SETTINGS).course.counts["requests"] == 50
+    assert AuditLog(tmp_path, SETTINGS).monitor.counts["requests"] == 50
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -198,8 +198,8 @@ def test_a_torn_line_is_said_and_ended(tmp_path: Path) -> None:
         file.write('{"kind":"requ')
     again = AuditLog(tmp_path, SETTINGS)
     again.write("request", id="1", stop=43)
-    course, remarks = replay(find_series([tmp_path], SETTINGS.digest))
-    assert course.counts["requests"] == 2
+    monitor, remarks = replay(find_series([tmp_path], SETTINGS.digest))
+    assert monitor.counts["requests"] == 2
     assert remarks == (f"{path}, line 3: torn, left out",)
 
 
@@ -226,9 +226,9 @@ def test_a_result_of_no_audit_is_left_out_and_said(tmp_path: Path) -> None:
     log = AuditLog(tmp_path, SETTINGS)
     log.write("request", id="0", stop=43)
     log.write("result", id="0", differs=True)
-    course, (remark,) = replay(find_series([tmp_path], SETTINGS.digest))
+    monitor, (remark,) = replay(find_series([tmp_path], SETTINGS.digest))
     assert remark.endswith("results without a request that was to be audited, left out: 1")
-    assert course.counts["resolved"] == 0
+    assert monitor.counts["resolved"] == 0
 
 
 def test_other_files_and_settings(tmp_path: Path) -> None:
@@ -273,8 +273,8 @@ def test_a_log_that_is_taken_away_takes_no_evidence_along(tmp_path: Path) -> Non
     fill(log, 30, 60, clock)
     ((found,),) = find_series([tmp_path], SETTINGS.digest)
     assert found != path
-    assert figures(read(tmp_path)) == figures(log.course)
-    assert log.course.counts["requests"] == 60
+    assert figures(read(tmp_path)) == figures(log.monitor)
+    assert log.monitor.counts["requests"] == 60
 
 
 def test_a_reset_counts_where_it_stands(tmp_path: Path) -> None:
@@ -282,11 +282,11 @@ def test_a_reset_counts_where_it_stands(tmp_path: Path) -> None:
     log.write("request", id="0", stop=43, share=0.1)
     reset(find_series([tmp_path], SETTINGS.digest), "A. Smith")
     log.write("request", id="1", stop=43, share=0.1)
-    assert log.course.counts == read(tmp_path).counts
-    assert (log.course.counts["requests"], log.course.counts["resets"]) == (1, 1)
+    assert log.monitor.counts == read(tmp_path).counts
+    assert (log.monitor.counts["requests"], log.monitor.counts["resets"]) == (1, 1)
     reset(find_series([tmp_path], SETTINGS.digest), "A. Smith")
     log.take_in_resets()
-    assert (log.course.counts["requests"], log.course.counts["resets"]) == (0, 2)
+    assert (log.monitor.counts["requests"], log.monitor.counts["resets"]) == (0, 2)
 
 
 def test_a_full_disk_leaves_no_half_line(tmp_path: Path) -> None:
@@ -303,6 +303,6 @@ def test_a_full_disk_leaves_no_half_line(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
     assert path.read_bytes() == before
-    assert log.course.counts["requests"] == 0
+    assert log.monitor.counts["requests"] == 0
     log.write("request", id="0", stop=43, tokens=None)
-    assert figures(read(tmp_path)) == figures(log.course)
+    assert figures(read(tmp_path)) == figures(log.monitor)

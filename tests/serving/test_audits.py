@@ -72,9 +72,9 @@ def test_replies_are_compared_by_the_normal_form(
 ) -> None:
     found = auditor(tmp_path)
     run(found, (served("a", answer), finished(text)))
-    assert found.log.course.counts["resolved"] == 1
-    assert found.log.course.counts["differing"] == differs
-    assert found.log.course.counts["audit_tokens"] == 30
+    assert found.log.monitor.counts["resolved"] == 1
+    assert found.log.monitor.counts["differing"] == differs
+    assert found.log.monitor.counts["audit_tokens"] == 30
 
 
 def test_a_share_is_picked_by_the_key_alone(tmp_path: Path) -> None:
@@ -83,8 +83,8 @@ def test_a_share_is_picked_by_the_key_alone(tmp_path: Path) -> None:
     names = [f"r{k}" for k in range(3_000)]
     for found in (one, two):
         run(found, *((served(name, stop=None), finished()) for name in names))
-    assert one.log.course.counts["audits"] == two.log.course.counts["audits"]
-    assert 230 < one.log.course.counts["audits"] < 370
+    assert one.log.monitor.counts["audits"] == two.log.monitor.counts["audits"]
+    assert 230 < one.log.monitor.counts["audits"] < 370
     three = auditor(tmp_path / "3", share=0.1)
     three.key = bytes(range(32))
     run(three, *((served(name, stop=None), finished()) for name in names))
@@ -98,7 +98,7 @@ def test_what_is_too_much_is_shed_and_what_fails_is_counted(tmp_path: Path) -> N
     found = auditor(tmp_path, at_once=1)
     run(found, (served("a"), finished()), (served("b"), finished()))
     run(found, (served("c"), fails))
-    counts = found.log.course.counts
+    counts = found.log.monitor.counts
     assert (counts["audits"], counts["resolved"], counts["shed"]) == (3, 1, 2)
     text = found.metrics.text()[0].decode()
     assert 'stopadvisor_audits_total{result="shed"} 1.0' in text
@@ -117,7 +117,7 @@ def test_audits_that_take_too_long_are_given_up_at_the_end(tmp_path: Path) -> No
 
     found = auditor(tmp_path)
     asyncio.run(go())
-    assert found.log.course.counts["shed"] == 1
+    assert found.log.monitor.counts["shed"] == 1
 
 
 def test_an_alarm_acts_once_is_exported_and_acts_again_at_a_restart(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def audit(folder: Path, **fields: Any) -> AuditSettings:
 
 def resolved(gateway: RunningGateway) -> int:
     (auditor,) = gateway.gateway.auditors._by_digest.values()
-    return auditor.log.course.counts["resolved"]
+    return auditor.log.monitor.counts["resolved"]
 
 
 def test_stopped_requests_are_audited_under_the_name_that_clients_see(
@@ -68,9 +68,9 @@ def test_stopped_requests_are_audited_under_the_name_that_clients_see(
     assert replies[1].events[0]["id"] in lines
     assert passed.way.startswith("passthrough")
     digest = path.name.split("-")[1]
-    course, _ = replay(find_series([path], digest))
-    assert course.counts["requests"] == course.counts["stopped"] == 2
-    assert course.counts["audit_tokens"] > 0
+    monitor, _ = replay(find_series([path], digest))
+    assert monitor.counts["requests"] == monitor.counts["stopped"] == 2
+    assert monitor.counts["audit_tokens"] > 0
     assert f'stopadvisor_audit_e_value{{digest="{digest}",watch="differs"}}' in text
     assert "stopadvisor_audits_total" in text
 
@@ -99,7 +99,7 @@ def test_audits_make_room_for_requests(tmp_path: Path) -> None:
             waits = [Thread(target=gateway.ask, args=(chat_body(),), daemon=True) for _ in "ab"]
             for thread in waits:
                 thread.start()
-            until(lambda: auditor.log.course.counts["shed"] == 1)
+            until(lambda: auditor.log.monitor.counts["shed"] == 1)
             until(lambda: not auditor._running)
             server.kill()
             for thread in waits:

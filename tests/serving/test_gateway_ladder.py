@@ -261,7 +261,7 @@ def test_audits_ask_the_reference_too(server: RungServer, tmp_path: Path, capsys
         for number in range(2 * N):
             gateway.ask(body_of(number))
         (auditor,) = gateway.gateway.auditors._by_digest.values()
-        until(lambda: auditor.log.course.counts["resolved"] == len(served))
+        until(lambda: auditor.log.monitor.counts["resolved"] == len(served))
     differing = sum(number % 10 == 0 for number in served)
     assert differing > 0
     capsys.readouterr()
@@ -284,11 +284,11 @@ def test_samples_of_a_vote_are_continued_by_its_audit(tmp_path: Path) -> None:
     ):
         answer = gateway.ask(body_of(5))
         (auditor,) = gateway.gateway.auditors._by_digest.values()
-        until(lambda: auditor.log.course.counts["resolved"] == 1)
+        until(lambda: auditor.log.monitor.counts["resolved"] == 1)
         assert len(server.asked) == 4
     assert answer.json["usage"]["stopadvisor"]["asked"] == ["vote", "vote"]
     assert answer.json["usage"]["completion_tokens"] == 600
-    assert auditor.log.course.counts["audit_tokens"] == 4 * 300
+    assert auditor.log.monitor.counts["audit_tokens"] == 4 * 300
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The course of a promise: what audits count, what gold counts, and what a restart keeps."""
+"""The monitor of a promise: what audits count, what gold counts, and what a restart keeps."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.serving.monitoring import Course, WatchSettings, exit_code, watch_settings
+from stopadvisor.serving.monitoring import PromiseMonitor, WatchSettings, exit_code, watch_settings
 from stopadvisor.stats.sequential import betting_upper_limit
 from tests.long.coverage import ceiling
-from tests.long.streams import BROKEN_STREAMS, CALM, calm_course, false_alarms
+from tests.long.streams import BROKEN_STREAMS, CALM, calm_monitor, false_alarms
 from tests.policy_content import example_content, full_budget_content, policy_from
 
 DIFFERS = WatchSettings("0" * 64, "differs", 0.05, 0.05, 0.05, 0.1, 1e6)
@@ -36,87 +36,87 @@ def limit(requests: int, differing: int) -> float:
 
 
 def test_differing_replies_raise_the_alarm_and_it_stays() -> None:
-    course = Course(DIFFERS)
+    monitor = PromiseMonitor(DIFFERS)
     for k in range(40):
-        course.apply(request(str(k), share=0.1))
-        course.apply(result(str(k), differs=True))
-    first = course.alarms["promise"]
+        monitor.apply(request(str(k), share=0.1))
+        monitor.apply(result(str(k), differs=True))
+    first = monitor.alarms["promise"]
     assert first.watch == "differs"
     for k in range(40, 5_000):
-        course.apply(request(str(k)))
-    assert course.alarms["promise"] == first
-    assert course.processes["differs"].e_value < 20
-    course.apply({"kind": "reset", "t": 3.0, "by": "somebody"})
-    assert not course.alarms
-    assert course.counts["resets"] == 1
-    assert course.processes["differs"].e_value == 1.0
+        monitor.apply(request(str(k)))
+    assert monitor.alarms["promise"] == first
+    assert monitor.processes["differs"].e_value < 20
+    monitor.apply({"kind": "reset", "t": 3.0, "by": "somebody"})
+    assert not monitor.alarms
+    assert monitor.counts["resets"] == 1
+    assert monitor.processes["differs"].e_value == 1.0
 
 
 def test_what_never_stopped_is_full_thinking() -> None:
-    course = Course(DIFFERS)
-    course.apply(request("a", stop=None, share=0.1))
-    assert course.processes["differs"].open_keys() == ()
-    assert course.counts["audits"] == 1
-    assert course.counts["audited_stops"] == 0
-    assert course.upper_limit() is None
+    monitor = PromiseMonitor(DIFFERS)
+    monitor.apply(request("a", stop=None, share=0.1))
+    assert monitor.processes["differs"].open_keys() == ()
+    assert monitor.counts["audits"] == 1
+    assert monitor.counts["audited_stops"] == 0
+    assert monitor.upper_limit() is None
 
 
 def test_shed_audits_count_nothing_in_the_alarm_and_as_lost_in_the_limit() -> None:
-    course = Course(DIFFERS)
+    monitor = PromiseMonitor(DIFFERS)
     for k in range(200):
-        course.apply(request(str(k), share=0.1))
-        course.apply({"kind": "shed", "t": 1.0, "id": str(k)})
-    assert not course.alarms
-    assert course.upper_limit() == limit(200, 200)
+        monitor.apply(request(str(k), share=0.1))
+        monitor.apply({"kind": "shed", "t": 1.0, "id": str(k)})
+    assert not monitor.alarms
+    assert monitor.upper_limit() == limit(200, 200)
 
 
 def test_equal_replies_lower_the_limit() -> None:
-    course = Course(DIFFERS)
+    monitor = PromiseMonitor(DIFFERS)
     for k in range(200):
-        course.apply(request(str(k), stop=43 if k % 2 else None, share=0.1))
+        monitor.apply(request(str(k), stop=43 if k % 2 else None, share=0.1))
         if k % 2:
-            course.apply(result(str(k), differs=False))
-    assert course.upper_limit() == limit(200, 0)
+            monitor.apply(result(str(k), differs=False))
+    assert monitor.upper_limit() == limit(200, 0)
 
 
 def test_only_gold_can_break_a_promise_about_right_answers() -> None:
-    course = Course(replace(LOST, differs_limit=0.9))
+    monitor = PromiseMonitor(replace(LOST, differs_limit=0.9))
     for k in range(40):
         for other in range(12):
-            course.apply(request(f"{k}-{other}"))
-        course.apply(request(str(k), share=0.1))
-        course.apply(result(str(k), differs=True))
-    assert not course.alarms
+            monitor.apply(request(f"{k}-{other}"))
+        monitor.apply(request(str(k), share=0.1))
+        monitor.apply(result(str(k), differs=True))
+    assert not monitor.alarms
     for k in range(40):
-        course.settle({str(k): (False, True)})
-    assert course.alarms["promise"].watch == "lost"
-    assert (course.counts["gold"], course.counts["gold_losses"]) == (40, 40)
+        monitor.settle({str(k): (False, True)})
+    assert monitor.alarms["promise"].watch == "lost"
+    assert (monitor.counts["gold"], monitor.counts["gold_losses"]) == (40, 40)
 
 
 @pytest.mark.parametrize("loss", ["lost", "drop"])
 def test_differing_replies_are_no_broken_promise_about_right_answers(loss: str) -> None:
     """The promise's alarm, an early warning and a change are told apart, with a delta together."""
-    course = Course(replace(LOST, loss=loss))
+    monitor = PromiseMonitor(replace(LOST, loss=loss))
     for k in range(60):
-        course.apply(request(str(k), share=0.1))
-        course.apply(result(str(k), differs=True))
-        course.settle({str(k): (False, False)})
-    assert course.alarms["early-warning"].watch == "differs"
-    assert "promise" not in course.alarms
-    assert exit_code(course.alarms) == 8
-    assert [test.delta for test in course.settings.tests().values()] == [0.025, 0.025]
-    assert [test.change for test in course.settings.tests().values()] == [2e6, 2e6]
+        monitor.apply(request(str(k), share=0.1))
+        monitor.apply(result(str(k), differs=True))
+        monitor.settle({str(k): (False, False)})
+    assert monitor.alarms["early-warning"].watch == "differs"
+    assert "promise" not in monitor.alarms
+    assert exit_code(monitor.alarms) == 8
+    assert [test.delta for test in monitor.settings.tests().values()] == [0.025, 0.025]
+    assert [test.change for test in monitor.settings.tests().values()] == [2e6, 2e6]
 
 
 def test_the_change_detector_is_an_alarm_of_its_own() -> None:
-    course = Course(replace(DIFFERS, change=30.0))
+    monitor = PromiseMonitor(replace(DIFFERS, change=30.0))
     for k in range(40):
-        course.apply(request(str(k)))
-    course.apply(request("a", share=0.1))
-    course.apply(result("a", differs=True))
-    assert course.processes["differs"].e_value < 20
-    assert course.alarms.keys() == {"change"}
-    assert exit_code(course.alarms) == 8
+        monitor.apply(request(str(k)))
+    monitor.apply(request("a", share=0.1))
+    monitor.apply(result("a", differs=True))
+    assert monitor.processes["differs"].e_value < 20
+    assert monitor.alarms.keys() == {"change"}
+    assert exit_code(monitor.alarms) == 8
 
 
 @pytest.mark.parametrize("loss", ["lost", "drop"])
@@ -124,35 +124,35 @@ def test_the_order_of_gold_plays_no_part(loss: str) -> None:
     """As many lost as gained: sorted by outcome and looked at line by line, the losses ring."""
     figures = []
     for first in (0, 1):
-        course = Course(replace(LOST, loss=loss, differs_limit=0.9))
+        monitor = PromiseMonitor(replace(LOST, loss=loss, differs_limit=0.9))
         for k in range(2_000):
-            course.apply(request(str(k), share=0.1 if k % 20 == 0 else None))
+            monitor.apply(request(str(k), share=0.1 if k % 20 == 0 else None))
             if k % 20 == 0:
-                course.apply(result(str(k), differs=True))
+                monitor.apply(result(str(k), differs=True))
         grades = {str(k): (k % 40 == 0, k % 40 != 0) for k in range(0, 2_000, 20)}
         order = sorted(grades, key=lambda key: grades[key][first])
-        course.settle({key: grades[key] for key in order})
-        assert course.counts["gold"] == 100
-        figures.append((course.processes[loss].logs, course.processes[loss].sums, course.alarms))
-        assert ("promise" in course.alarms) == (loss == "lost")
+        monitor.settle({key: grades[key] for key in order})
+        assert monitor.counts["gold"] == 100
+        figures.append((monitor.processes[loss].logs, monitor.processes[loss].sums, monitor.alarms))
+        assert ("promise" in monitor.alarms) == (loss == "lost")
     assert figures[0] == figures[1]
 
 
 def test_an_open_audit_counts_as_a_gain_in_the_alarm_of_a_drop() -> None:
-    course = Course(replace(DROP, differs_limit=0.9))
+    monitor = PromiseMonitor(replace(DROP, differs_limit=0.9))
     only_losses: dict[str, tuple[bool, bool]] = {}
     for k in range(80):
         for quiet in range(20):
-            course.apply(request(f"{k}-{quiet}"))
-        course.apply(request(str(k), share=0.1))
-        course.apply(result(str(k), differs=k % 2 == 0))
+            monitor.apply(request(f"{k}-{quiet}"))
+        monitor.apply(request(str(k), share=0.1))
+        monitor.apply(result(str(k), differs=k % 2 == 0))
         only_losses |= {str(k): (False, True)} if k % 4 == 0 else {}
-    course.settle(only_losses)  # of the other half that differ nothing is known
-    assert "promise" not in course.alarms
-    upper = course.upper_limit("drop")
-    course.settle({str(k): (True, False) for k in range(2, 80, 4)})
-    assert "promise" not in course.alarms
-    assert course.upper_limit("drop") < upper  # type: ignore[operator]
+    monitor.settle(only_losses)  # of the other half that differ nothing is known
+    assert "promise" not in monitor.alarms
+    upper = monitor.upper_limit("drop")
+    monitor.settle({str(k): (True, False) for k in range(2, 80, 4)})
+    assert "promise" not in monitor.alarms
+    assert monitor.upper_limit("drop") < upper  # type: ignore[operator]
 
 
 @pytest.mark.slow
@@ -168,55 +168,55 @@ def test_a_false_alarm_of_change_takes_as_long_as_is_said() -> None:
     """On average over streams of fifteen times that length; two detectors share it."""
     case = CALM["differs"]
     rung = [
-        course.alarms["change"].request if "change" in course.alarms else case.requests
-        for course, _ in (calm_course(case, rng) for rng in np.random.default_rng(3).spawn(10))
+        monitor.alarms["change"].request if "change" in monitor.alarms else case.requests
+        for monitor, _ in (calm_monitor(case, rng) for rng in np.random.default_rng(3).spawn(10))
     ]
     assert np.mean(rung) >= case.settings.change
 
 
 def test_gains_count_for_drop_alone() -> None:
-    lost, drop = Course(LOST), Course(DROP)
-    for course in (lost, drop):
-        course.apply(request("a", share=0.1))
-        course.apply(result("a", differs=True))
-        course.settle({"a": (True, False)})
+    lost, drop = PromiseMonitor(LOST), PromiseMonitor(DROP)
+    for monitor in (lost, drop):
+        monitor.apply(request("a", share=0.1))
+        monitor.apply(result("a", differs=True))
+        monitor.settle({"a": (True, False)})
     assert (lost.counts["gold_losses"], drop.counts["gold_losses"]) == (0, -1)
 
 
 def test_gold_of_equal_replies_and_of_strangers_decides_nothing() -> None:
-    course = Course(LOST)
-    course.apply(request("a", share=0.1))
-    course.apply(result("a", differs=False))
+    monitor = PromiseMonitor(LOST)
+    monitor.apply(request("a", share=0.1))
+    monitor.apply(result("a", differs=False))
     for key in ("a", "stranger"):
-        course.settle({key: (False, True)})
-        course.apply(result(key, differs=True))
-    assert course.counts["gold"] == 0
-    assert course.counts["resolved"] == 1
+        monitor.settle({key: (False, True)})
+        monitor.apply(result(key, differs=True))
+    assert monitor.counts["gold"] == 0
+    assert monitor.counts["resolved"] == 1
 
 
 @pytest.mark.parametrize("settings", [DIFFERS, LOST])
 def test_what_ends_after_a_reset_counts_nothing(settings: WatchSettings) -> None:
-    course = Course(settings)
-    course.apply(request("a", share=0.1))
-    course.apply({"kind": "reset", "t": 1.5, "by": "somebody"})
-    course.apply(result("a", differs=True))
-    course.settle({"a": (False, True)})
-    assert (course.counts["resolved"], course.counts["gold"]) == (0, 0)
+    monitor = PromiseMonitor(settings)
+    monitor.apply(request("a", share=0.1))
+    monitor.apply({"kind": "reset", "t": 1.5, "by": "somebody"})
+    monitor.apply(result("a", differs=True))
+    monitor.settle({"a": (False, True)})
+    assert (monitor.counts["resolved"], monitor.counts["gold"]) == (0, 0)
     for k in range(40):
-        course.apply(request(str(k), share=0.1))
-        course.apply(result(str(k), differs=True))
-    assert course.alarms
+        monitor.apply(request(str(k), share=0.1))
+        monitor.apply(result(str(k), differs=True))
+    assert monitor.alarms
 
 
 def test_a_changed_traffic_is_said_and_is_no_alarm() -> None:
     reference = {"stop": [43.0, 87.0] * 100, "prompt_tokens": [20.0 + k for k in range(100)]}
-    course = Course(DIFFERS, reference)
+    monitor = PromiseMonitor(DIFFERS, reference)
     for k in range(300):
         stop = None if k % 10 else 43
-        course.apply(request(str(k), stop=stop, prompt_tokens=20 + 7 * k % 100))
-    assert set(course.drifted) == {"stop"}
-    assert 10 < course.drifted["stop"] <= 300
-    assert not course.alarms
+        monitor.apply(request(str(k), stop=stop, prompt_tokens=20 + 7 * k % 100))
+    assert set(monitor.drifted) == {"stop"}
+    assert 10 < monitor.drifted["stop"] <= 300
+    assert not monitor.alarms
 
 
 def test_a_state_goes_on_to_the_last_digit() -> None:
@@ -227,17 +227,17 @@ def test_a_state_goes_on_to_the_last_digit() -> None:
             found.append(result(str(k - 1), differs=k % 9 == 0))
         return found
 
-    course = Course(LOST, {"prompt_tokens": [1.0, 2.0], "first_logprob": [-0.5]})
+    monitor = PromiseMonitor(LOST, {"prompt_tokens": [1.0, 2.0], "first_logprob": [-0.5]})
     for record in records(0, 50):
-        course.apply(record)
-    other = Course.restore(LOST, json.loads(json.dumps(course.state())))
+        monitor.apply(record)
+    other = PromiseMonitor.restore(LOST, json.loads(json.dumps(monitor.state())))
     for record in records(50, 90):
-        course.apply(record)
+        monitor.apply(record)
         other.apply(record)
-    assert other.state() == course.state()
-    state = course.state()
+    assert other.state() == monitor.state()
+    state = monitor.state()
     state["counts"] |= {"strange": 1}
-    assert Course.join(LOST, [state, state], None).counts.keys() == course.counts.keys()
+    assert PromiseMonitor.join(LOST, [state, state], None).counts.keys() == monitor.counts.keys()
 
 
 def policy_with(**fields: Any) -> Policy:

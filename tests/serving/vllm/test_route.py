@@ -265,7 +265,7 @@ def test_a_stopped_trace_thinks_on_where_it_was(tmp_path: Path) -> None:
     assert priority > 0
     assert parameters.max_tokens < engine.asked[0][2].max_tokens
     (auditor,) = route.auditors._by_digest.values()
-    counts = auditor.log.course.counts
+    counts = auditor.log.monitor.counts
     assert counts["audit_tokens"] == decoded["audit"]
     # 3+4: forced to 5 at the stop, 7 at the end of thinking.
     assert (counts["resolved"], counts["differing"]) == (1, 1)
@@ -398,7 +398,7 @@ def test_a_policy_that_comes_back_goes_on_with_its_audits(tmp_path: Path) -> Non
             await found.reload()
         await reply(found)
         auditors = found.auditors._by_digest
-        requests = {name: a.log.course.counts["requests"] for name, a in auditors.items()}
+        requests = {name: a.log.monitor.counts["requests"] for name, a in auditors.items()}
         assert requests == {STOPS.digest: 2, GOES_ON.digest: 1}
         for auditor in auditors.values():
             await auditor.drain(5)
