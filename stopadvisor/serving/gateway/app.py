@@ -53,7 +53,7 @@ __all__ = ["Gateway"]
 
 _SMALL = 64 * 2**10
 """Bodies up to this size are parsed in the event loop, larger ones in a thread."""
-_OPEN = 5.0
+_CHECK_SECONDS = 5.0
 """Seconds that a check waits for an upstream."""
 
 T = TypeVar("T")
@@ -116,7 +116,7 @@ class Gateway:
                     raise EngineError("no upstream is in use that policies could be checked with")
                 try:
                     for upstream in checked:
-                        await new.open_at(upstream, retry_timeout=_OPEN)
+                        await new.open_at(upstream, retry_timeout=_CHECK_SECONDS)
                 except BaseException:
                     await new.retire()
                     raise
@@ -144,7 +144,7 @@ class Gateway:
         self.leave()
 
     async def _check(self, upstream: Upstream) -> None:
-        await self.policies.open_at(upstream, retry_timeout=_OPEN)
+        await self.policies.open_at(upstream, retry_timeout=_CHECK_SECONDS)
         self._show_policies()
 
     async def _glance(self, upstream: Upstream) -> bool:

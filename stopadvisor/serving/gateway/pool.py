@@ -34,7 +34,7 @@ class Upstream:
     refused: StopAdvisorError | None = None
     """Why the last check failed."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Wakes `Pool.keep` when the server is taken out of use or is in doubt."""
+    """Wakes `Pool.supervise` when the server is taken out of use or is in doubt."""
 
     @property
     def is_doubted(self) -> bool:
@@ -108,7 +108,7 @@ class Pool:
         elif upstream.is_doubted:
             upstream.changed.set()
 
-    async def keep(self, upstream: Upstream) -> None:
+    async def supervise(self, upstream: Upstream) -> None:
         """Check a server until it passes, watch it while it is in use, and start over; forever."""
         pause = _FIRST_PAUSE
         while True:
@@ -153,7 +153,7 @@ class Pool:
         except EngineError:
             self.failed(upstream, gone=True)
 
-    async def first(self, retry_timeout: float) -> None:
+    async def wait_ready(self, retry_timeout: float) -> None:
         """Wait until every server has been checked once and one is in use.
 
         Raises

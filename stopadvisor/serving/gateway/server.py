@@ -122,9 +122,9 @@ async def run(gateway: Gateway, listening: socket.socket, ready: Callable[[], No
         server.should_exit = True
 
     gateway.leave = stop
-    tasks = [asyncio.create_task(gateway.pool.keep(u)) for u in gateway.pool.all]
+    tasks = [asyncio.create_task(gateway.pool.supervise(u)) for u in gateway.pool.all]
     serving = asyncio.create_task(server.serve(sockets=[listening]))
-    first = asyncio.create_task(gateway.pool.first(settings.retry_timeout))
+    first = asyncio.create_task(gateway.pool.wait_ready(settings.retry_timeout))
     try:
         await asyncio.wait({first, serving}, return_when=asyncio.FIRST_COMPLETED)
         if first.done():
