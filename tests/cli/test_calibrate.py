@@ -8,12 +8,14 @@ import json
 import os
 import shutil
 import zlib
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stopadvisor import __version__
+from stopadvisor.cli.main import main
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.run_policies import calibration_of
 from stopadvisor.runs.look_log import digests_of
@@ -43,6 +45,24 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("sums")]
 @pytest.fixture(name="call")
 def calibrating(call: Call) -> Call:
     return call.of("calibrate")
+
+
+@pytest.fixture(scope="module")
+def certified_folder(probed_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the run `runs/sums`, calibrated there as `FAST` says."""
+    folder = tmp_path_factory.mktemp("certified")
+    shutil.copytree(probed_run, folder / RUN)
+    with chdir(folder):
+        assert main(["calibrate", str(RUN), *FAST, "--quiet"]) == 0
+    return folder
+
+
+@pytest.fixture
+def certified(certified_folder: Path, sums: Path) -> dict[str, Any]:
+    """The calibration of the run, which has its certificate already."""
+    shutil.copytree(certified_folder / RUN, sums, dirs_exist_ok=True)
+    found: dict[str, Any] = json.loads((sums / "calibration.json").read_bytes())
+    return found
 
 
 def lose_many(row: dict[str, Any], part: str) -> None:
@@ -123,39 +143,38 @@ def test_the_look_is_on_disk_before_an_outcome_is_computed(
 
 
 def test_the_same_request_is_the_same_look_and_the_same_policy(
-    call: Call, monkeypatch: pytest.MonkeyPatch
+    call: Call, certified: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = call.json(RUN, *FAST)
-    before = load_policy(first["policy"])
+    before = load_policy(certified["policy"])
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "4000000000")  # time goes on
     again = call.json(RUN, *FAST)
-    assert (first["look"], first["certificate"]) == (again["look"], again["certificate"])
+    assert (certified["look"], certified["certificate"]) == (again["look"], again["certificate"])
     assert len(looks_of(RUN)) == 1
     assert load_policy(again["policy"]).digest == before.digest
 
 
-def test_the_digest_of_the_look_stands_in_calibration_and_policy(call: Call) -> None:
-    found = call.json(RUN, *FAST)
+def test_the_digest_of_the_look_stands_in_calibration_and_policy(certified: dict[str, Any]) -> None:
     (look,) = looks_of(RUN)
     assert look.certified is True
-    assert found["look"]["head"] == found["certificate"]["ledger_head"] == look.head
+    assert certified["look"]["head"] == certified["certificate"]["ledger_head"] == look.head
     manifest = json.loads((RUN / "manifest.json").read_bytes())
     log = (RUN / "looks.jsonl").read_bytes()
     assert manifest["looks"] == {"lines": 3, "sha256": hashlib.sha256(log).hexdigest()}
 
 
-def test_the_certificate_names_what_it_was_computed_from(call: Call) -> None:
-    found = call.json(RUN, *FAST)
+def test_the_certificate_names_what_it_was_computed_from(
+    call: Call, certified: dict[str, Any]
+) -> None:
     source = open_source(RUN)
-    assert found["certificate"]["provenance"] == {
+    assert certified["certificate"]["provenance"] == {
         "probes_sha256": source.fingerprint(),
         "labels_sha256": source.labels_fingerprint(),
     }
-    content = load_policy(found["policy"]).content
-    assert content["certificate"]["provenance"] == found["certificate"]["provenance"]
+    content = load_policy(certified["policy"]).content
+    assert content["certificate"]["provenance"] == certified["certificate"]["provenance"]
     assert content["workload_sha256"] == source.workload_sha256
     assert content["versions"]["stopadvisor"] == __version__
-    out = call(found["policy"], command="inspect")[1]
+    out = call(certified["policy"], command="inspect")[1]
     shown = out.partition("Made from")[2].partition("File")[0]
     hashes = [source.workload_sha256, source.fingerprint(), source.labels_fingerprint()]
     for value in (*hashes, content["certificate"]["ledger_head"]):
@@ -163,8 +182,7 @@ def test_the_certificate_names_what_it_was_computed_from(call: Call) -> None:
     assert f"stopadvisor {__version__}" in shown
 
 
-def test_no_other_request_follows_a_certificate(call: Call) -> None:
-    first = call.json(RUN, *FAST)
+def test_no_other_request_follows_a_certificate(call: Call, certified: dict[str, Any]) -> None:
     before = (RUN / "policy.joblib").read_bytes()
     line = call.refused(RUN, *FAST, "--alpha", "0.2")
     assert "look 1 at these calibration questions" in line
@@ -172,7 +190,7 @@ def test_no_other_request_follows_a_certificate(call: Call) -> None:
     assert "--fresh" in line
     assert (RUN / "policy.joblib").read_bytes() == before
     assert [look.certified for look in looks_of(RUN)] == [True]
-    assert call.json(RUN, *FAST)["look"] == first["look"]
+    assert call.json(RUN, *FAST)["look"] == certified["look"]
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -248,8 +266,8 @@ def test_lines_that_a_look_opened_are_missed(call: Call) -> None:
         assert "lines that look 1 of" in call.refused(RUN, *words)
 
 
+@pytest.mark.usefixtures("certified")
 def test_fresh_takes_only_questions_that_no_look_has_used(call: Call, probed_run: Path) -> None:
-    call.json(RUN, *FAST)
     assert "--fresh: all" in call.refused(RUN, "--fresh", *FAST)
     shutil.copy(probed_run.with_name("run-sums.jsonl"), "runs/sums-sums.jsonl")
     make_run(RUN, 600)  # the same run goes on
@@ -435,14 +453,15 @@ def test_a_large_alpha_is_refused_and_goes_on_when_told(call: Call) -> None:
     assert any("of the full-thinking accuracy" in remark for remark in found["remarks"])
 
 
-def test_a_failure_leaves_the_certified_policy_in_use(call: Call) -> None:
-    first = call.json(RUN, *CERTIFY, *LIGHT)
+def test_a_failure_leaves_the_certified_policy_in_use(
+    call: Call, certified: dict[str, Any]
+) -> None:
     forget_looks(RUN)
-    second = call.json(RUN, *CERTIFY, *LIGHT, "--alpha", "0.001", code=3)
+    second = call.json(RUN, *FAST, "--alpha", "0.001", code=3)
     assert second["promoted"] is None
-    assert first["policy"] != second["policy"]
-    assert load_policy(RUN / "policy.joblib").content == load_policy(first["policy"]).content
-    assert json.loads((RUN / "calibration.json").read_bytes()) == first
+    assert certified["policy"] != second["policy"]
+    assert load_policy(RUN / "policy.joblib").content == load_policy(certified["policy"]).content
+    assert json.loads((RUN / "calibration.json").read_bytes()) == certified
     assert load_policy(second["policy"]).kind == "full-budget"
     assert json.loads(calibration_of(Path(second["policy"])).read_bytes()) == second
 

@@ -59,28 +59,10 @@ def test_a_learned_rule_says_what_its_probability_is_of(call: Call, family: str,
     assert f"when the estimated probability that {said} at least" in out
 
 
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [
-        (None, "no such policy file"),
-        (b"\x80\x04K\x01.", "a pickle of one text and of nothing else"),
-        (b'{"schema": 99}', "newer StopAdvisor"),
-    ],
-    ids=["missing", "number", "newer"],
-)
-def test_what_is_no_policy_is_one_line(call: Call, data: bytes | None, said: str) -> None:
-    if data is not None:
-        Path("bad.joblib").write_bytes(data)
-    err = call.refused("bad.joblib")
-    assert err.startswith("stopadvisor: bad.joblib: ")
-    assert said in err
-
-
-def test_a_changed_policy_is_refused(call: Call) -> None:
-    save("entropy", "policy.json")
-    text = Path("policy.json").read_text(encoding="utf-8")
-    Path("policy.json").write_text(text.replace('"kv-fork"', '"vllm"'), encoding="utf-8")
-    assert "the digest does not match" in call.refused("policy.json")
+def test_what_is_no_policy_is_one_line(call: Call) -> None:
+    assert "bad.joblib: no such policy file" in call.refused("bad.joblib")
+    Path("bad.joblib").write_bytes(b'{"schema": 99}')
+    assert "newer StopAdvisor" in call.refused("bad.joblib")
 
 
 @pytest.mark.parametrize("name", TRIGGERS)

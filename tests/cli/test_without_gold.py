@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stopadvisor.cli.main import main
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
@@ -21,10 +22,27 @@ pytestmark = pytest.mark.slow
 RUN = Path("run")
 
 
+@pytest.fixture(scope="module")
+def certified_run(run_without_gold: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run, calibrated at alpha 0.1."""
+    path = tmp_path_factory.mktemp("certified") / "run"
+    shutil.copytree(run_without_gold, path)
+    assert main(["calibrate", str(path), "--alpha", "0.1", "--despite", "advice", "--quiet"]) == 0
+    return path
+
+
 @pytest.fixture(name="call")
 def with_run(call: Call, run_without_gold: Path) -> Call:
     shutil.copytree(run_without_gold, RUN)
     return call
+
+
+@pytest.fixture
+def certified(call: Call, certified_run: Path) -> dict[str, Any]:
+    """The calibration of `run`, which was calibrated at alpha 0.1."""
+    shutil.copytree(certified_run, RUN, dirs_exist_ok=True)
+    found: dict[str, Any] = json.loads((RUN / "calibration.json").read_bytes())
+    return found
 
 
 def as_read(text: str) -> str:
@@ -54,7 +72,7 @@ def test_assess_profiles_by_agreement_and_says_so(call: Call, run_without_gold: 
     assert "accuracy" not in shown
 
 
-def test_full_thinking_is_held_against_itself(call: Call) -> None:
+def test_full_thinking_is_held_against_itself(certified: dict[str, Any]) -> None:
     records = RunDirectory.load(RUN).records()
     answers = {(r.id, r.sample): r.natural_answer for r in records}
     source = open_source(RUN)
@@ -62,12 +80,11 @@ def test_full_thinking_is_held_against_itself(call: Call) -> None:
     twice = {r.id for r in records if r.sample == 1 and r.key in fit}
     differing = sum(answers[name, 0] != answers[name, 1] for name in twice)
     assert 0 < differing < len(twice)
-    found = call.json("calibrate", RUN, "--alpha", "0.1", "--despite", "advice")
-    repeats = found["repeats"]
+    repeats = certified["repeats"]
     assert (repeats["questions"], repeats["differing"]) == (len(twice), differing)
     assert repeats["share"] == pytest.approx(differing / len(twice))
     assert repeats["ci95"][0] < repeats["share"] < repeats["ci95"][1]
-    assert found["certificate"]["alpha"] == 0.1  # nothing is subtracted
+    assert certified["certificate"]["alpha"] == 0.1  # nothing is subtracted
 
 
 def test_calibrate_promises_that_few_replies_differ(call: Call) -> None:
@@ -153,15 +170,10 @@ def test_imported_probes_and_archives_need_no_labels(call: Call) -> None:
 # --- Fresh questions without gold -----------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def fresh_without_gold(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """900 sums, the first 500 of which made the policies."""
-    return make_run(tmp_path_factory.mktemp("fresh") / "run", 900, gold=False)
-
-
-def test_verify_counts_replies_that_differ(call: Call, fresh_without_gold: Path) -> None:
-    shutil.copytree(fresh_without_gold, "fresh")
-    policy = call.json("calibrate", RUN, "--alpha", "0.1", "--despite", "advice")["policy"]
+@pytest.mark.usefixtures("certified")
+def test_verify_counts_replies_that_differ(call: Call) -> None:
+    make_run(Path("fresh"), 900, gold=False)  # the first 500 made the policy
+    policy = RUN / "policy.joblib"
     found = call.json("verify", policy, "fresh")
     assert (found["n"], found["n_met_before"]) == (400, 500)
     assert (found["loss"], found["graded_by"]) == ("differs", "agreement")
@@ -174,9 +186,8 @@ def test_verify_counts_replies_that_differ(call: Call, fresh_without_gold: Path)
     assert "accuracy" not in shown
 
 
+@pytest.mark.usefixtures("certified", "undrawn")
 def test_the_report_says_what_right_means(call: Call) -> None:
-    pytest.importorskip("matplotlib", reason="matplotlib (extra report) draws the page")
-    assert call("calibrate", RUN, "--alpha", "0.1", "--despite", "advice")[0] == 0
     code, _, err = call("report", RUN)
     assert code == 0, err
     page = as_read((RUN / "report.html").read_text())
