@@ -27,17 +27,11 @@ def terms(**changes: Any) -> CertificateTerms:
     [
         ({"upper": 1.0}, "upper': expected at most alpha"),
         ({"upper": 0.10}, "do not give 0.1 as the exact limit"),
-        ({"upper": 0.1285}, "do not give 0.1285 as the exact limit"),
-        ({"losses": 0}, "as the exact limit at delta"),
         ({"losses": 12}, "12 of 80 lost do not certify alpha 0.15 at delta 0.05"),
         ({"n": 8_000}, "do not give"),
-        ({"n": 20}, "do not certify"),
-        ({"alpha": 0.05}, "at most alpha"),
         ({"delta": 0.001, "confidence": 0.999, "chain_delta": 0.001}, "do not certify"),
         ({"chain_delta": 0.2}, "at most delta"),
-        ({"chain_delta": "x"}, "strictly between 0 and 1"),
         ({"chain_delta": 0.0}, "strictly between 0 and 1"),
-        ({"n": 10**7}, "do not give"),
         ({"n": 10**9}, "from 1 to 10000000"),
     ],
 )
@@ -65,13 +59,6 @@ def test_a_share_of_delta_is_held_to_its_own_limit() -> None:
         built(_with(chain_delta=0.025))
 
 
-@pytest.mark.parametrize("name", ["confidence", "differs_upper"])
-@pytest.mark.parametrize("value", ["x", [0.5], -0.1, 1.1, True])
-def test_shares_beside_the_counts_are_shares(name: str, value: Any) -> None:
-    with pytest.raises(PolicyError, match=rf"certificate\.{name}': expected a float from 0 to 1"):
-        built(_with(**{name: value}))
-
-
 DROP = {"loss": "drop", "losses": 9, "gained": 5, "n": 240, "alpha": 0.05, "upper": 0.0498}
 
 
@@ -86,13 +73,11 @@ def limit(**changes: Any) -> dict[str, Any]:
     ("changes", "message"),
     [
         ({"losses": 25}, "25 lost and 5 gained of 240 do not show a drop of at most 0.05"),
-        ({"gained": 0}, "9 lost and 0 gained of 240 do not show a drop of at most"),
         ({"upper": 0.03}, "'certificate.upper': 9 lost and 5 gained .* at most 0.03 at delta 0.05"),
         ({"n": 20_001}, "expected at most 20000 with a drop"),
         ({"n": 20_000, "losses": 5_000}, "5000 lost and 5 gained of 20000 do not show"),
         ({"losses": 240, "gained": 0, "alpha": 0.9999}, "240 lost and 0 gained of 240 do not show"),
         ({"gained": 235}, "expected at most certificate.n .240., got 244"),
-        ({"gained": "many"}, "'certificate.gained': expected"),
         ({"loss": "regret"}, "'certificate.loss': expected one of 'lost', 'differs', 'drop'"),
     ],
 )
@@ -134,7 +119,6 @@ def test_the_limit_of_a_drop_may_be_off_by_what_halving_and_rounding_leave() -> 
         ([limit(), limit(loss="drop", lost=12)], "12 lost and 0 gained of 80 do not show a drop"),
         ([limit(), limit(category="")], "'certificate.guarantees.1..category': expected"),
         ([limit(), limit(lost=70, gained=20)], "expected at most certificate.n .80., got 90"),
-        ({}, "'certificate.guarantees': expected a list"),
     ],
 )
 def test_each_of_several_limits_is_held_to_its_own_counts(several: Any, message: str) -> None:
@@ -167,7 +151,6 @@ def test_several_limits_are_one_claim() -> None:
             "one question counted; for independent groups from",
         ),
         ({}, "stopping early turns at most 15 % of all questions from right to wrong"),
-        ({"loss": "lost"}, "from right to wrong"),
         ({"loss": "differs"}, "at most 15 % of replies differ"),
         ({"loss": "drop"}, "accuracy falls by at most 15 points"),
     ],

@@ -31,22 +31,6 @@ def test_every_trajectory_has_the_type_of_the_published_rule(rows: list[list[boo
     assert [TYPES[k] for k in found.tolist()] == [loop_type(row) for row in rows]
 
 
-@pytest.mark.parametrize(
-    ("row", "expected"),
-    [
-        ("1111", "early_solved"),
-        ("1001", "early_solved"),
-        ("0001", "beneficial"),
-        ("0101", "oscillating"),
-        ("1110", "harmful"),
-        ("0010", "harmful"),
-        ("0000", "unsolved"),
-    ],
-)
-def test_named_examples(row: str, expected: str) -> None:
-    assert TYPES[int(classify(np.array([[c == "1" for c in row]]))[0])] == expected
-
-
 # Paper, Table "Trajectory decomposition" (percent), with the regime that its text reports.
 PAPER_ROWS = [
     ("GSM8K 8B", (23.8, 55.6, 6.2, 5.0, 9.4), "learned"),
