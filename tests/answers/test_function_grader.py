@@ -68,7 +68,7 @@ def items(*answers: str | None) -> list[tuple[str, str, str | None]]:
     return [("exact", "7", answer) for answer in answers]
 
 
-def test_the_function_sees_question_gold_and_the_answer_as_it_stands() -> None:
+def test_the_function_gets_question_gold_and_the_extracted_answer() -> None:
     with FunctionGrader("mine:same") as grader:
         asked = items("Final answer: **7** apples", "Final answer: 8", "", None)
         assert grader.grade_many(asked, ["Q"] * 4) == [True, False, False, False]
@@ -134,7 +134,7 @@ def test_the_process_says_which_file_and_how_many_at_once(module: Path) -> None:
         ("mine:down", EngineError, "--grader mine:down: the judge is away"),
     ],
 )
-def test_what_ends_the_command(name: str, kind: type[Exception], expected: str) -> None:
+def test_errors_that_end_the_command(name: str, kind: type[Exception], expected: str) -> None:
     with FunctionGrader(name) as grader, pytest.raises(kind, match=expected):
         grader.grade_many(items("1"), ["Q"])
 
@@ -152,7 +152,7 @@ def test_what_ends_the_command(name: str, kind: type[Exception], expected: str) 
         ("sys:intern", "has no source file"),
     ],
 )
-def test_functions_that_cannot_be_had(name: str, expected: str) -> None:
+def test_functions_that_cannot_be_loaded(name: str, expected: str) -> None:
     with pytest.raises(GraderError, match=expected) as error:
         FunctionGrader(name)
     assert "\n" not in str(error.value)
@@ -165,7 +165,7 @@ def test_a_broken_module_is_one_line(module: Path) -> None:
         FunctionGrader("mine:same")
 
 
-def test_a_name_that_no_policy_could_hold_is_refused(module: Path) -> None:
+def test_a_name_too_long_for_a_policy_is_refused(module: Path) -> None:
     module.write_text(MODULE + "same.version = 'a' * 300\n")
     with pytest.raises(GraderError, match="at most 200 printable ASCII characters"):
         FunctionGrader("mine:same")
@@ -189,7 +189,7 @@ def test_only_the_named_module_comes_from_the_current_directory(
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_package_may_hold_it(tmp_path: Path) -> None:
+def test_the_function_may_be_in_a_package(tmp_path: Path) -> None:
     package = tmp_path / "ours"
     package.mkdir()
     (package / "shared.py").write_text("RIGHT = '7'")
@@ -222,7 +222,7 @@ def test_an_interrupted_request_leaves_no_late_reply(monkeypatch: pytest.MonkeyP
         assert grader.grade_many(items("8"), ["Q"]) == [False]
 
 
-def test_whether_two_answers_are_equal_is_never_asked_of_it() -> None:
+def test_it_never_decides_whether_two_answers_are_equal() -> None:
     with open_graders("mine:same") as graders:
         assert graders.equal.grade("numeric", "1", "1.0")
         assert graders.right is not graders.equal

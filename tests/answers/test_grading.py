@@ -78,7 +78,7 @@ def test_verdicts(grader: Grader, task: str, gold: str, answer: str, right: bool
         ("$", ["$"]),
     ],
 )
-def test_what_is_no_formula_is_put_into_one(text: str, formulas: list[str]) -> None:
+def test_bare_text_is_put_between_dollars(text: str, formulas: list[str]) -> None:
     assert grading._formulas(text) == formulas
 
 

@@ -98,7 +98,7 @@ def work(text: str) -> float:
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_work_grows_as_the_text_does(name: str) -> None:
+def test_work_is_linear_in_the_text(name: str) -> None:
     few = min(work(ATTACKS[name](FEW)) for _ in range(3))
     limit = MOST_GROWTH * max(few, LEAST_SECONDS)
     assert any(work(ATTACKS[name](MANY)) < limit for _ in range(3)), f"{few:.6f} s"

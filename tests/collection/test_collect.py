@@ -134,7 +134,7 @@ def test_collect_grades_every_question_once(bench: Bench, tells: bool) -> None:
     assert not table.correct.all()
 
 
-def test_another_version_of_the_engine_goes_on_and_is_remarked_on(bench: Bench) -> None:
+def test_continuing_with_another_version_of_the_engine_is_remarked_on(bench: Bench) -> None:
     class Newer(ScriptedEngine):
         def identity(self) -> dict[str, Any]:
             return {**super().identity(), "engine_version": "2"}
@@ -262,7 +262,7 @@ def test_a_group_that_came_later_is_refused(bench: Bench) -> None:
         bench.collect()
 
 
-def test_dropped_questions_are_kept_and_said(bench: Bench) -> None:
+def test_questions_dropped_from_the_workload_are_kept_with_a_remark(bench: Bench) -> None:
     bench.collect()
     write_sums(bench.file, 25)
     assert bench.collect() == 0
@@ -377,7 +377,7 @@ def test_ragged_records_resume_byte_for_byte(tmp_path: Path) -> None:
     assert len({len(r.checkpoints) for r in whole.run.records()}) > 2
 
 
-def test_a_run_of_a_grid_is_named_as_before(bench: Bench) -> None:
+def test_a_run_of_a_grid_keeps_its_id(bench: Bench) -> None:
     """Names of runs that exist already, and their records, must not change."""
     assert bench.run.manifest["id"] == "04bde2e3"
     bench.collect()
@@ -481,7 +481,7 @@ def test_questions_without_gold_are_recorded_without_grades(bench: Bench) -> Non
     assert graded.probes == bench.probes
 
 
-def test_repeated_questions_alone_get_a_second_trace(bench: Bench) -> None:
+def test_only_repeated_questions_get_a_second_trace(bench: Bench) -> None:
     chosen = bench.workload.questions[3:6]
     assert bench.collect(repeated=chosen) == 33
     second = [r for r in bench.run.records() if r.sample == 1]

@@ -122,7 +122,7 @@ def test_sentences_are_counted_and_nothing_else(kind: str) -> None:
     assert counts == {"Wait": 6, "Hmm": 1, "Hold on": 1, "However": 1}
 
 
-def test_what_is_said_of_a_word() -> None:
+def test_counts_and_places_of_a_word() -> None:
     splits = byte_level()
     texts = ["So.\nWait, no. Hmm, 7.\n", "So 7 it is and so on.\n", "Hmm. Wait, so.\n"]
     traces = [trace(splits, text) for text in texts]
@@ -157,7 +157,7 @@ def test_a_word_of_one_trace_or_a_rare_one_is_no_marker() -> None:
     assert not found.used
 
 
-def test_ids_that_stand_mostly_within_sentences_are_left_out() -> None:
+def test_ids_that_occur_mostly_within_sentences_are_left_out() -> None:
     """After a line break this one is the beginning; after a blank it is a name."""
     splits = byte_level()
     text = "So 7.\nWait, no.\n" + "call Wait or Wait or Wait now.\n" * 4

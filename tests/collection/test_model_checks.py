@@ -193,7 +193,9 @@ def test_markers_of_one_token_and_an_appended_opener(questions: tuple[Question, 
     assert "leaves thinking unopened, '<think>' is appended" in detail(report, "template")
 
 
-def test_a_marker_that_its_text_does_not_give_back(questions: tuple[Question, ...]) -> None:
+def test_a_marker_that_does_not_survive_a_round_trip_through_text(
+    questions: tuple[Question, ...],
+) -> None:
     whole, pieces = chat(), chat(think=False, think_open="<think>", think_close="</think>")
     engine = ScriptedEngine(chat=replace(whole, closer=pieces.closer))
     report, status = check(engine, questions)

@@ -44,7 +44,7 @@ def test_the_cap_is_where_recorded_thinking_was_cut() -> None:
         cap(("", None))
 
 
-def test_thinking_that_goes_on_behind_a_closer_is_refused() -> None:
+def test_thinking_that_continues_after_a_closer_is_refused() -> None:
     closer = ScriptedEngine().identity()["think_close"]["text"]
     with pytest.raises(WorkloadError, match=r"t.jsonl:1: .* closer '</think>' inside it"):
         cap((f"a{closer}b", "7"))
@@ -91,7 +91,7 @@ def traces(workload: Path, **fields: Any) -> None:
 PROBE = ("probe", "sums.jsonl", "--traces", "traces.jsonl", "--budgets", "0,16,64")
 
 
-def test_every_question_is_read_and_the_run_says_so(call: Call) -> None:
+def test_recorded_traces_are_used_and_noted_in_the_manifest(call: Call) -> None:
     code, out, err = call(*PROBE, "--json")
     assert code == 0
     run = RunDirectory.load(Path(json.loads(out)["run"]))

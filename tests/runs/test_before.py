@@ -29,7 +29,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_its_split_stands_and_its_policy_and_looks_are_refused(
+def test_its_split_is_kept_and_its_policy_and_looks_are_refused(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     parts = open_source(run).parts.tolist()

@@ -108,7 +108,7 @@ def test_what_decides_the_outcome_changes_the_id(tmp_path: Path, changes: dict[s
     assert make_manifest(tmp_path, **changes)["id"] != make_manifest(tmp_path)["id"]
 
 
-def test_another_version_of_the_engine_goes_on_with_a_run_and_is_recorded(tmp_path: Path) -> None:
+def test_another_version_of_the_engine_may_continue_a_run_and_is_recorded(tmp_path: Path) -> None:
     manifest = make_manifest(tmp_path)
     run = RunDirectory.create(tmp_path, manifest)
     later = {**manifest, "engine": {**manifest["engine"], "engine_version": "2"}}
@@ -126,7 +126,7 @@ def test_another_version_of_the_engine_goes_on_with_a_run_and_is_recorded(tmp_pa
         RunDirectory.resume(tmp_path, {**later, "engine": {**later["engine"], "dtype": "bfloat16"}})
 
 
-def test_the_id_that_0_1_0_gave_a_run_stands(tmp_path: Path) -> None:
+def test_a_run_keeps_the_id_that_0_1_0_gave_it(tmp_path: Path) -> None:
     manifest = make_manifest(tmp_path)
     identity = {**identity_of(manifest), "engine": manifest["engine"]}
     text = json.dumps(identity, sort_keys=True)
@@ -147,7 +147,7 @@ def test_the_id_that_0_1_0_gave_a_run_stands(tmp_path: Path) -> None:
         ("budgets", [replace(PLAN, budgets=()), PLAN]),
     ],
 )
-def test_what_is_settled_leaves_the_id_of_an_auto_run_alone(
+def test_settled_values_do_not_change_the_id_of_an_auto_run(
     tmp_path: Path, name: str, plans: list[ProbePlan]
 ) -> None:
     settled = [make_manifest(tmp_path, auto=[name], plan=plan) for plan in plans]
@@ -196,7 +196,7 @@ def test_load_refuses_a_redrawn_split(run: RunDirectory) -> None:
         RunDirectory.load(run.path)
 
 
-def test_load_names_a_folder_that_is_no_run(tmp_path: Path) -> None:
+def test_load_refuses_a_folder_without_a_run(tmp_path: Path) -> None:
     with pytest.raises(ProbeError, match=r"not a run directory, it holds no manifest\.json"):
         RunDirectory.load(tmp_path)
 
@@ -292,7 +292,7 @@ def test_a_full_disk_loses_nothing(run: RunDirectory, monkeypatch: pytest.Monkey
     assert {file.name for file in run.path.iterdir()} == {"manifest.json", "probes.jsonl"}
 
 
-def test_an_atomic_write_refuses_what_json_has_no_value_for(tmp_path: Path) -> None:
+def test_an_atomic_write_refuses_nan(tmp_path: Path) -> None:
     file = tmp_path / "x.json"
     write_json_atomically(file, {"a": 1})
     with pytest.raises(ValueError, match="not JSON compliant"):
@@ -314,7 +314,7 @@ def test_parts_are_drawn_by_group_and_never_move(run: RunDirectory) -> None:
     assert set(after.tolist()) == set(range(len(PARTS)))
 
 
-def test_a_table_of_nothing_is_an_error_that_names_the_run(run: RunDirectory) -> None:
+def test_an_empty_run_has_no_table(run: RunDirectory) -> None:
     with pytest.raises(ProbeError, match=f"{run.path}: no probes"):
         run.table()
 

@@ -26,7 +26,7 @@ def labels(run: RunDirectory) -> LabelFile:
     return LabelFile(run, KEYS)
 
 
-def test_each_answer_is_a_line_and_a_withdrawn_one_counts_no_more(labels: LabelFile) -> None:
+def test_each_label_is_a_line_and_a_withdrawn_one_no_longer_counts(labels: LabelFile) -> None:
     labels.add([Label("q1", "12")])
     first = labels.path.read_bytes()
     labels.add([Label("q2", None), Label("q1", "12", "bob")])
@@ -40,9 +40,7 @@ def test_each_answer_is_a_line_and_a_withdrawn_one_counts_no_more(labels: LabelF
     assert row == {"run": "1a2b3c4d", "id": "q1", "key": "k1", "labeller": "", "gold": "12"}
 
 
-def test_what_an_error_repeats_of_a_label_is_short(
-    labels: LabelFile, run: RunDirectory, tmp_path: Path
-) -> None:
+def test_errors_shorten_long_labels(labels: LabelFile, run: RunDirectory, tmp_path: Path) -> None:
     long = "9" * 10_000
     row = {"run": "1a2b3c4d", "id": "q1", "key": "k1", "labeller": "", "gold": long}
     bad: list[dict[str, Any]] = [
@@ -71,14 +69,14 @@ def test_what_an_error_repeats_of_a_label_is_short(
         assert len(str(caught.value)) < 400
 
 
-def test_the_same_label_again_is_no_new_line(labels: LabelFile) -> None:
+def test_repeating_a_label_adds_no_line(labels: LabelFile) -> None:
     labels.add([Label("q1", "12")])
     before = labels.path.read_bytes()
     labels.add([Label("q1", "12")])
     assert labels.path.read_bytes() == before
 
 
-def test_a_half_written_line_counts_for_nothing_and_is_kept(labels: LabelFile) -> None:
+def test_a_half_written_line_does_not_count_and_is_set_aside(labels: LabelFile) -> None:
     labels.add([Label("q1", "12"), Label("q2", "5")])
     whole = labels.path.read_bytes()
     labels.path.write_bytes(whole[:-20])
@@ -92,7 +90,7 @@ def test_a_half_written_line_counts_for_nothing_and_is_kept(labels: LabelFile) -
     assert labels.repair() is None
 
 
-def test_a_line_that_only_lacks_its_end_counts(labels: LabelFile) -> None:
+def test_a_line_that_only_lacks_its_line_feed_counts(labels: LabelFile) -> None:
     labels.add([Label("q1", "12")])
     labels.path.write_bytes(labels.path.read_bytes().rstrip(b"\n"))
     assert labels.read() == {"": {"q1": "12"}}
@@ -111,7 +109,7 @@ def test_a_line_that_only_lacks_its_end_counts(labels: LabelFile) -> None:
         ({"labeller": None}, "field 'labeller': expected text, got None"),
     ],
 )
-def test_a_line_that_does_not_belong_here_is_named(
+def test_a_label_of_another_run_is_refused(
     labels: LabelFile, change: dict[str, Any], said: str
 ) -> None:
     labels.add([Label("q1", "12"), Label("q2", "5")])
@@ -121,7 +119,7 @@ def test_a_line_that_does_not_belong_here_is_named(
         labels.read()
 
 
-def test_a_broken_line_in_the_middle_is_no_kill(labels: LabelFile) -> None:
+def test_a_broken_line_in_the_middle_is_refused(labels: LabelFile) -> None:
     labels.add([Label("q1", "12")])
     labels.path.write_bytes(b"{\n" + labels.path.read_bytes())
     with pytest.raises(ProbeError, match=r"labels\.jsonl:1: not a line of JSON"):
@@ -181,7 +179,9 @@ def fill(path: Path, golds: dict[str, str | None]) -> None:
             writer.writerow(row | {"gold": "null" if gold is None else gold})
 
 
-def test_a_spreadsheet_takes_no_question_for_a_formula(run: RunDirectory, tmp_path: Path) -> None:
+def test_a_spreadsheet_does_not_take_a_question_for_a_formula(
+    run: RunDirectory, tmp_path: Path
+) -> None:
     path = tmp_path / "sheet.csv"
     write_sheet(path, SHEETS, run)
     with path.open(newline="") as file:
@@ -205,7 +205,7 @@ def test_a_spreadsheet_takes_no_question_for_a_formula(run: RunDirectory, tmp_pa
         ('{"id": "q1", "gold": "1", "run": "0"}', ":1: field 'run': the labels of another run"),
     ],
 )
-def test_a_sheet_that_is_not_as_it_should_be_is_named_by_its_line(
+def test_errors_in_a_sheet_name_the_line(
     run: RunDirectory, tmp_path: Path, lines: str, said: str
 ) -> None:
     path = tmp_path / "sheet.jsonl"

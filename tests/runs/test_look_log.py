@@ -152,7 +152,7 @@ def test_looks_at_other_questions_are_counted(tmp_path: Path) -> None:
 # --- What may follow ------------------------------------------------------------------------------
 
 
-def test_a_look_for_other_settings_comes_after_failures_alone(tmp_path: Path) -> None:
+def test_a_look_with_other_settings_may_only_follow_failures(tmp_path: Path) -> None:
     first = take_look(tmp_path, ["a", "b"], ALPHA_10, delta=0.05)
     record_result(tmp_path, first, certified=False)
     second = take_look(tmp_path, ["a", "b"], ALPHA_15, delta=0.05)
@@ -167,7 +167,7 @@ def test_a_look_for_other_settings_comes_after_failures_alone(tmp_path: Path) ->
     assert again.confidence == pytest.approx(0.85)
 
 
-def test_sharing_delta_alone_does_not_make_a_look_after_a_certificate_right(tmp_path: Path) -> None:
+def test_sharing_delta_does_not_allow_a_look_after_a_certificate(tmp_path: Path) -> None:
     first = take_look(tmp_path, ["a"], ALPHA_10, delta=0.06, planned=3)
     assert not first.opened
     record_result(tmp_path, first, certified=True)
@@ -175,7 +175,7 @@ def test_sharing_delta_alone_does_not_make_a_look_after_a_certificate_right(tmp_
         take_look(tmp_path, ["a"], ALPHA_15, delta=0.06)
 
 
-def test_shown_outcomes_leave_the_settings_that_stood(tmp_path: Path) -> None:
+def test_after_shown_outcomes_only_the_standing_settings_may_follow(tmp_path: Path) -> None:
     asked = {"protocol": "paper", "standing": {"alpha": 0.15}}
     assert take_look(tmp_path, ["a"], asked, delta=0.05).opened
     with pytest.raises(CalibrationError, match=r"showed their outcomes \(paper\)"):
@@ -194,7 +194,7 @@ def test_a_family_that_is_gone_leaves_the_others_standing(tmp_path: Path) -> Non
     assert take_look(tmp_path, ["a"], left, delta=0.05).number == 2
 
 
-def test_what_shows_outcomes_settles_nothing_for_later_looks(tmp_path: Path) -> None:
+def test_a_look_that_shows_outcomes_settles_no_later_settings(tmp_path: Path) -> None:
     """Only what stood before a certificate may follow it, not what was looked at after it."""
     first = take_look(tmp_path, ["a"], ALPHA_10, delta=0.05)
     record_result(tmp_path, first, certified=True)
@@ -225,7 +225,7 @@ def test_how_many_labels_count_is_settled_before_a_figure_is_shown(
     ("loss", "asking", "follows"),
     [("differs", True, True), ("differs", False, False), ("drop", True, False)],
 )
-def test_who_certified_what_differs_may_label_few_for_what_is_lost(
+def test_after_a_certificate_on_differing_replies_labels_may_certify_lost_ones(
     tmp_path: Path, loss: str, asking: bool, follows: bool
 ) -> None:
     first = take_look(tmp_path, ["a"], {"alpha": 0.1, "loss": loss}, delta=0.05)
@@ -322,21 +322,21 @@ def run(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_log_that_was_taken_away_is_missed(run: Path) -> None:
+def test_a_removed_log_is_noticed(run: Path) -> None:
     (run / LOOKS).unlink()
     with pytest.raises(ProbeError, match=r"looks\.jsonl: the log of looks is missing"):
         take_look(run, ["a"], ALPHA_10, delta=0.05)
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_a_line_that_was_taken_out_is_missed(run: Path, number: int) -> None:
+def test_a_removed_line_is_noticed(run: Path, number: int) -> None:
     lines = (run / LOOKS).read_bytes().splitlines(keepends=True)
     (run / LOOKS).write_bytes(b"".join(lines[:number] + lines[number + 1 :]))
     with pytest.raises(ProbeError, match="was changed, or put back to an earlier state"):
         looks(run)
 
 
-def test_every_value_of_every_line_is_held(run: Path) -> None:
+def test_a_change_of_any_value_in_any_line_is_noticed(run: Path) -> None:
     rows = [json.loads(line) for line in (run / LOOKS).read_bytes().splitlines()]
     for row in rows:
         for key, value in list(row.items()):
@@ -349,20 +349,20 @@ def test_every_value_of_every_line_is_held(run: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["{", "[]", '{"look": 1, "asked": {}}', "[" * 100_000])
-def test_a_line_that_is_no_look_is_refused(tmp_path: Path, line: str) -> None:
+def test_a_damaged_line_is_refused(tmp_path: Path, line: str) -> None:
     (tmp_path / LOOKS).write_text(line + "\n", encoding="utf-8")
     with pytest.raises(ProbeError, match=r"looks\.jsonl: line 1 is damaged"):
         take_look(tmp_path, ["a"], ALPHA_10, delta=0.05)
 
 
 @pytest.mark.parametrize("note", ["5", '{"lines": "x"}'])
-def test_a_note_that_is_none_is_refused(tmp_path: Path, note: str) -> None:
+def test_a_damaged_note_of_the_log_is_refused(tmp_path: Path, note: str) -> None:
     (tmp_path / "manifest.json").write_text(f'{{"looks": {note}}}', encoding="utf-8")
     with pytest.raises(ProbeError, match="its note of the log of looks is damaged"):
         looks(tmp_path)
 
 
-def test_a_process_killed_before_the_note_leaves_a_good_log(run: Path) -> None:
+def test_a_process_killed_before_the_note_leaves_a_valid_log(run: Path) -> None:
     note = (run / "manifest.json").read_bytes()
     take_look(run, ["b"], {"alpha": 0.3}, delta=0.05)
     (run / "manifest.json").write_bytes(note)
@@ -372,7 +372,7 @@ def test_a_process_killed_before_the_note_leaves_a_good_log(run: Path) -> None:
     assert (noted["schema"], noted["looks"]["lines"]) == (1, 6)
 
 
-def test_a_line_that_a_kill_cut_anywhere_was_no_look_unless_it_is_whole(run: Path) -> None:
+def test_a_line_cut_by_a_kill_counts_only_if_it_is_whole(run: Path) -> None:
     """Outcomes are opened after the line is synced."""
     before, note = (run / LOOKS).read_bytes(), (run / "manifest.json").read_bytes()
     other = take_look(run, ["b"], {"alpha": 0.3}, delta=0.05)
@@ -488,7 +488,7 @@ def test_the_ledger_of_0_1_0_is_refused_in_one_line(tmp_path: Path) -> None:
         looks(tmp_path)
 
 
-def test_lines_that_were_opened_are_missed_where_they_are_gone_or_changed(tmp_path: Path) -> None:
+def test_removed_or_changed_lines_that_a_look_opened_are_noticed(tmp_path: Path) -> None:
     look = take_look(tmp_path, ["a", "b"], ALPHA_10, delta=0.05, lines=["1", "2"])
     assert list(read_log(tmp_path).missing(["3", "2", "1"])) == []
     assert list(read_log(tmp_path).missing(["3", "2"])) == [(look, 1)]
@@ -501,9 +501,7 @@ def test_lines_that_were_opened_are_missed_where_they_are_gone_or_changed(tmp_pa
     assert list(read_log(tmp_path).missing(["5", "2"])) == [(look, 1)]
 
 
-def test_the_time_is_ruled_by_source_date_epoch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_source_date_epoch_sets_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
     look = take_look(tmp_path, ["a"], ALPHA_10, delta=0.05)
     assert look.created == "1970-01-02T00:00:00+00:00"

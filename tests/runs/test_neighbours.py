@@ -80,7 +80,7 @@ def test_splits_of_one_archive_hold_the_same_probes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoilt", ["{", DEEP, None], ids=["damaged", "deep", "missing"])
-def test_a_broken_log_next_door_stops_only_who_holds_its_probes(
+def test_a_neighbours_broken_log_stops_only_runs_with_the_same_probes(
     run: Source, tmp_path: Path, spoilt: str | None
 ) -> None:
     shutil.copytree(run.folder, tmp_path / "runs" / "copy")

@@ -97,7 +97,7 @@ def test_uncertainty_is_kept_where_it_was_recorded(tmp_path: Path) -> None:
     assert imported(tmp_path / "other", line()).table().entropy_source == "none"
 
 
-def test_what_entropies_are_over_is_kept_where_it_is_named(tmp_path: Path) -> None:
+def test_a_named_entropy_source_is_kept(tmp_path: Path) -> None:
     top = probe(10, mean_logprob=-0.5, entropy_source="top-k:20")
     assert read(tmp_path, line("a", checkpoints=[top]), line("b")).entropy_source == "top-k:20"
     other = probe(10, mean_logprob=-0.5, entropy_source="full")
@@ -116,7 +116,7 @@ def test_markers_are_counted_from_their_positions(tmp_path: Path) -> None:
     assert table.marker_positions.tolist() == [[5, 10, 11], [-1, -1, -1]]
 
 
-def test_positions_of_each_questions_own_are_those_of_its_markers(tmp_path: Path) -> None:
+def test_unshared_positions_are_taken_for_markers(tmp_path: Path) -> None:
     """With `marker_positions` the same records would come out."""
     places = {"a": [5, 10, 64], "b": [7, 10, 90], "c": [10, 99]}
     bare, named = (
@@ -136,7 +136,7 @@ def test_positions_of_each_questions_own_are_those_of_its_markers(tmp_path: Path
 @pytest.mark.parametrize(
     "missing", [None, 64], ids=["each is asked while it thinks", "one answer is missing"]
 )
-def test_a_grid_is_none(tmp_path: Path, missing: int | None) -> None:
+def test_shared_positions_are_not_taken_for_markers(tmp_path: Path, missing: int | None) -> None:
     lengths = {"a": 100, "b": 70, "c": 60, "d": 30}
     rows = [
         line(
@@ -153,12 +153,12 @@ def test_a_grid_is_none(tmp_path: Path, missing: int | None) -> None:
     assert {record.marker_positions for record in taken.records} == {None}
 
 
-def test_answers_after_all_thinking_are_at_no_markers(tmp_path: Path) -> None:
+def test_answers_after_all_thinking_are_not_taken_for_markers(tmp_path: Path) -> None:
     rows = [line(f"q{n}", trace_tokens=n, checkpoints=[probe(n)]) for n in range(60, 66)]
     assert not read(tmp_path, *rows).positions_are_markers
 
 
-def test_what_followed_an_answer_in_open_thinking_is_kept(tmp_path: Path) -> None:
+def test_whether_the_model_closed_its_thinking_itself_is_kept(tmp_path: Path) -> None:
     rows = [line(name, checkpoints=[probe(5, closed_by_itself=name == "a")]) for name in "ab"]
     run = imported(tmp_path, *rows)
     table = run.table()
@@ -184,7 +184,7 @@ def test_labels_that_are_missing_come_from_gold(tmp_path: Path) -> None:
     assert imported(tmp_path, *rows).manifest["grading"]["grader"] == "recorded"
 
 
-def test_a_recording_without_labels_is_graded_as_every_run_is(tmp_path: Path) -> None:
+def test_a_recording_without_labels_is_graded_like_any_run(tmp_path: Path) -> None:
     bare = [probe(5, correct=None), probe(9, "", correct=None)]
     row = line("a", gold="7", natural_correct=None, checkpoints=bare)
     run = imported(tmp_path, row)
@@ -192,7 +192,7 @@ def test_a_recording_without_labels_is_graded_as_every_run_is(tmp_path: Path) ->
     assert [c.correct for c in run.records()[0].checkpoints] == [True, False]
 
 
-def test_what_a_run_has_written_can_be_read_again(tmp_path: Path) -> None:
+def test_a_runs_own_lines_can_be_imported(tmp_path: Path) -> None:
     made = RunDirectory.load(make_run(tmp_path / "made", 30))
     with Grader() as grader:
         found = read_recording(
@@ -213,7 +213,7 @@ def test_what_a_run_has_written_can_be_read_again(tmp_path: Path) -> None:
     assert open_source(again.run).fingerprint() == open_source(made.path).fingerprint()
 
 
-def test_questions_are_known_by_key_content_or_id(tmp_path: Path) -> None:
+def test_questions_are_identified_by_key_content_or_id(tmp_path: Path) -> None:
     rows = (line("a", key="k"), line("b", question="1 + 1?"), line("c"), line("d", group="g"))
     found = read(tmp_path, *rows).records
     content = content_key([{"role": "user", "content": "1 + 1?"}])
@@ -285,9 +285,7 @@ def test_a_line_may_have_neither_labels_nor_gold(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("changes", "message"), REFUSED.values(), ids=list(REFUSED))
-def test_a_line_that_is_wrong_is_named(
-    tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
+def test_a_malformed_line_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     wrong = {**line("b"), **changes}
     rows = line("a"), {name: value for name, value in wrong.items() if value is not None}
     with pytest.raises(WorkloadError, match=rf"recorded\.jsonl:2: field {message}"):
@@ -329,7 +327,7 @@ def test_the_manifest_says_what_is_known(tmp_path: Path) -> None:
     assert not source.is_archive
 
 
-def test_without_a_cap_the_longest_trace_stands_for_it(tmp_path: Path) -> None:
+def test_the_default_cap_is_the_longest_trace(tmp_path: Path) -> None:
     run = imported(tmp_path, line(), line("b", trace_tokens=170), cap=None, model="m")
     assert run.plan.max_think == 170
     assert open_source(run.path).model == "m"

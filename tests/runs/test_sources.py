@@ -82,7 +82,7 @@ def test_parts_are_disjoint_and_complete(tmp_path: Path) -> None:
     assert {name: len(ids) for name, ids in parts.items()} == found.counts()
 
 
-def test_a_changed_archive_is_not_the_same_one(tmp_path: Path) -> None:
+def test_a_changed_archive_is_refused(tmp_path: Path) -> None:
     path = archive(tmp_path / "data")
     found = open_source(path, root=tmp_path / "runs")
     archive(tmp_path / "data", seed=1)
@@ -94,7 +94,7 @@ def test_a_changed_archive_is_not_the_same_one(tmp_path: Path) -> None:
         open_source(path, folder=found.folder)
 
 
-def test_the_fingerprint_tells_labels_apart_but_not_those_of_test(tmp_path: Path) -> None:
+def test_the_fingerprint_covers_the_labels_of_fit_and_calibration_alone(tmp_path: Path) -> None:
     found = open_source(archive(tmp_path / "data"), root=tmp_path / "runs")
 
     def flipped(part: int) -> Any:
@@ -162,7 +162,7 @@ def test_the_newest_assessed_run_is_taken(tmp_path: Path, monkeypatch: pytest.Mo
 # --- What is refused ------------------------------------------------------------------------------
 
 
-def test_what_is_no_source_is_refused(tmp_path: Path) -> None:
+def test_anything_but_a_run_or_archive_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ProbeError, match="no such file or directory"):
         open_source(tmp_path / "none")
     with pytest.raises(ProbeError, match="not a run directory"):

@@ -121,7 +121,7 @@ def datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 # --- Every data set, in its own columns and through the library -----------------------------------
 
 
-def test_as_many_are_taken_as_the_paper_used() -> None:
+def test_sizes_are_those_of_the_paper() -> None:
     sizes = {name: benchmark.size for name, benchmark in BENCHMARKS.items()}
     assert sizes == {
         "gsm8k": 1000, "math500": 500, "mmlu-pro": 800, "gpqa-diamond": 198, "aime": 90,
@@ -186,7 +186,7 @@ def test_a_folder_as_downloaded_from_the_hub(tmp_path: Path) -> None:
 # --- Drawing --------------------------------------------------------------------------------------
 
 
-def test_a_larger_part_holds_every_smaller_one() -> None:
+def test_a_larger_sample_contains_every_smaller_one() -> None:
     rows = [{"question": f"{i} + 1?", "answer": f"#### {i + 1}"} for i in range(200)]
     parts = [convert("gsm8k", rows, n, seed=0).lines for n in (20, 50, 200)]
     ids = [[line["id"] for line in part] for part in parts]

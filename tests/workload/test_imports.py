@@ -73,7 +73,7 @@ def test_a_question_that_comes_again_is_named(tmp_path: Path) -> None:
     assert found.left_out == (again,)
 
 
-def test_inspects_log_may_be_json_and_hold_choices() -> None:
+def test_inspects_log_may_be_json_and_have_choices() -> None:
     packed, plain = (read("inspect", LOGS / "inspect" / f"primes.{k}") for k in ("eval", "json"))
     (line,) = packed.lines
     assert plain.lines == packed.lines
@@ -81,7 +81,7 @@ def test_inspects_log_may_be_json_and_hold_choices() -> None:
     assert line["messages"][0]["content"].endswith("A) 9\nB) 11\nC) 15")
 
 
-def test_only_what_has_its_thinking_may_be_wanted() -> None:
+def test_replies_without_thinking_may_be_left_out() -> None:
     log = imports.LOGS["inspect"]([LOGS / "inspect" / "sums.eval"], LogOptions())
     found = gather(log, traces_only=True)
     assert [line["id"] for line in found.lines] == ["sum-3", "sum-1", "sum-6"]
@@ -237,7 +237,7 @@ def test_columns_are_named(tmp_path: Path) -> None:
     assert only == ({"question": 'How "many"?\nSay.'}, {"question": "And now?"})
 
 
-def test_columns_may_hold_whatever_a_line_of_a_workload_may(tmp_path: Path) -> None:
+def test_columns_may_give_group_and_task(tmp_path: Path) -> None:
     rows = [
         {"ask": "7?", "right": "7", "team": "a", "kind": "exact"},
         {"ask": "8?", "right": "8", "team": "b", "kind": ""},

@@ -167,7 +167,7 @@ def test_json_array_is_explained(tmp_path: Path) -> None:
         ("a\0b", "expected a readable JSONL file"),
     ],
 )
-def test_what_is_no_file(tmp_path: Path, name: str, message: str) -> None:
+def test_missing_files_and_directories_are_refused(tmp_path: Path, name: str, message: str) -> None:
     with pytest.raises(WorkloadError, match=message):
         read_workload(tmp_path / name)
 
@@ -295,7 +295,7 @@ def test_a_line_without_gold_and_task_takes_the_files_or_the_assumed_one(
     assert workload.n_labelled == ("gold" in row)
 
 
-def test_others_of_two_tasks_name_none(tmp_path: Path) -> None:
+def test_no_task_is_shared_where_there_are_two(tmp_path: Path) -> None:
     path = write(tmp_path, q(gold="2"), q("b", gold="B"), {"question": "c"})
     assert read_workload(path).questions[2].task == "math"
 

@@ -38,7 +38,7 @@ def turn(**fields: Any) -> dict[str, Any]:
         ("<think></think>b", ("", "b")),
     ],
 )
-def test_thinking_is_told_from_the_reply(
+def test_thinking_is_separated_from_the_reply(
     text: str, expected: tuple[str | None, str | None]
 ) -> None:
     assert split_thinking(text, KNOWN_MARKERS) == expected
