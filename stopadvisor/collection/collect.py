@@ -194,10 +194,10 @@ def collect(
     job = _Job(run, run.plan, grader, template, progress)
     if not engine.capabilities.batched:
         pairs = [(q, sample) for sample, members in enumerate(by_sample) for q in members]
-        job.each(engine, [(q, sample) for q, sample in pairs if (q.id, sample) not in done])
+        job.all_at_once(engine, [(q, sample) for q, sample in pairs if (q.id, sample) not in done])
     else:
         for sample, members in enumerate(by_sample):
-            batch_size = job.batches(engine, members, sample, done, batch_size)
+            batch_size = job.in_batches(engine, members, sample, done, batch_size)
     return len(wanted) - already
 
 
@@ -223,7 +223,7 @@ class _Job:
     template: str | None
     progress: Progress
 
-    def batches(
+    def in_batches(
         self,
         engine: Engine,
         questions: Sequence[Question],
@@ -253,7 +253,7 @@ class _Job:
             start += batch_size
         return batch_size
 
-    def each(self, engine: Engine, asked: Sequence[tuple[Question, int]]) -> None:
+    def all_at_once(self, engine: Engine, asked: Sequence[tuple[Question, int]]) -> None:
         """Ask all questions at once, and append each trace as soon as it arrives."""
         prompts = [make_prompts([q], self.template, sample)[0] for q, sample in asked]
         for number, trace in _probe(engine, prompts, self.plan, self.progress):

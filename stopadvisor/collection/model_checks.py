@@ -123,7 +123,7 @@ def run_preflight(
     template: str | None = None,
     batch_size: int = PREFLIGHT_QUESTIONS,
     named: Sequence[str] | None = None,
-    found: MarkerFindings | None = None,
+    markers: MarkerFindings | None = None,
     pilot: Sequence[RawTrace] = (),
     progress: Progress | None = None,
 ) -> PreflightReport:
@@ -131,8 +131,8 @@ def run_preflight(
 
     A failed check is a result here, not an exception.  `grader` decides whether two answers are
     equivalent, and which are right unless `right` does.  Marker words are those that a pilot has
-    `found`, else the `named` ones are counted, else the usual ones.  Traces of a `pilot` are reused
-    if they cover these questions.
+    counted in `markers`; else the `named` ones are counted, or the usual ones.  Traces of a `pilot`
+    are reused if they cover these questions.
     """
     questions = questions[:PREFLIGHT_QUESTIONS]
     prompts, trial = make_prompts(questions, template), trial_plan(plan)
@@ -145,7 +145,7 @@ def run_preflight(
         traces = ask_all(engine, prompts, trial, batch_size=batch_size, progress=progress)
     final = [trace.probes[-1] for trace in traces]
     forced = [probe for trace in traces for probe in trace.probes]
-    words = found or count_words(engine, traces, named)
+    words = markers or count_words(engine, traces, named)
     agreement, share, examples = _agreement(questions, traces, final, grader)
     of_gold, accuracy, wrong = _accuracy(questions, traces, final, right or grader)
     checks = (

@@ -159,7 +159,7 @@ def try_questions(
             template=settings.prompt_template,
             batch_size=size,
             named=settings.markers,
-            found=settled.markers,
+            markers=settled.markers,
             pilot=settled.pilot,
             progress=progress,
         )
