@@ -26,7 +26,7 @@ from stopadvisor.certification.entering import (
     entering_rows,
     labels_to_name,
 )
-from stopadvisor.certification.partial_labels import AskingPlan, may_be_lost
+from stopadvisor.certification.labelling import AskingPlan, may_be_lost
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable, require_calibration
 from stopadvisor.rules.losses import LOST, Guarantee

@@ -31,8 +31,10 @@ from stopadvisor.certification.labelling import (
     Labelling,
     LabelRun,
     asking_salt,
+    at_worst,
     label_request,
     planned_labels,
+    to_choose_by,
 )
 from stopadvisor.certification.looks import (
     PlannedLook,
@@ -42,7 +44,6 @@ from stopadvisor.certification.looks import (
     spent_in_fit,
     take,
 )
-from stopadvisor.certification.partial_labels import at_worst, to_choose_by
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.probes.grouping import calibration_rows

@@ -9,9 +9,9 @@ import pytest
 
 from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.certification.calibration import calibrate
-from stopadvisor.certification.labelling import Labelling
-from stopadvisor.certification.partial_labels import (
+from stopadvisor.certification.labelling import (
     AskingPlan,
+    Labelling,
     at_worst,
     check_partial,
     to_choose_by,

@@ -15,7 +15,7 @@ from functools import cache
 import numpy as np
 
 from stopadvisor.assessment.choice import Choice, Settings, choose
-from stopadvisor.certification.partial_labels import AskingPlan, label_tests, to_choose_by
+from stopadvisor.certification.labelling import AskingPlan, label_tests, to_choose_by
 from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.probes.outcomes import FitQuestions, OpenQuestions
 from stopadvisor.rules.losses import LOST
