@@ -328,11 +328,12 @@ class RulesOnFit:
         return Ranking(rules, counted, Resamples.of(self.fit, limit))
 
     @cached_property
-    def _candidates(self) -> list[ThresholdSequence]:
+    def candidates(self) -> list[ThresholdSequence]:
+        """Every candidate."""
         return list(candidates(self.fit, self.families, self.on_give_up))
 
     def _rated(self, imitation: Imitation) -> list[RatedRule]:
-        rules = [imitation.rate(each) for each in self._candidates]
+        rules = [imitation.rate(each) for each in self.candidates]
         if rules:
             return rules
         if self.fit.table.entropy_source == "none" and self.fit.table.live.any():

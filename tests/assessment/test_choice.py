@@ -12,7 +12,6 @@ import pytest
 from scipy import stats
 from scipy.stats import binom
 
-from stopadvisor.assessment.candidates import candidates
 from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.assessment.limits import FitLimits
 from stopadvisor.assessment.rated import (
@@ -24,17 +23,17 @@ from stopadvisor.assessment.rated import (
     first_useful_risk,
     rank_of,
 )
-from stopadvisor.assessment.sequences import FitData, ThresholdSequence
+from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.outcomes import FitQuestions, OpenQuestions
 from stopadvisor.probes.table import ProbeTable
-from stopadvisor.rules.costs import REGIMES, full_counts, stopped_counts
+from stopadvisor.rules.costs import full_counts, stopped_counts
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.losses import Guarantee
 from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.stats.bounds import max_losses, power, unspent
-from tests.populations import POPULATIONS, fit_data, regraded, renamed
+from tests.populations import POPULATIONS, regraded, renamed
 
 FREE_FORM = POPULATIONS[3]
 LIGHT = Settings(alpha=0.15, families=("learned", "confidence", "entropy"))
@@ -75,24 +74,27 @@ def test_a_choice_is_given_no_calibration_question() -> None:
 # --- What it takes --------------------------------------------------------------------------------
 
 
-def rated(fit: FitData, settings: Settings) -> list[tuple[float, ThresholdSequence]]:
-    """Every candidate with what it is rated by."""
-    imitation = Imitation.draw(fit, 120, settings)
-    return [(imitation.rate(c).rating_pct, c) for c in candidates(fit, settings.families)]
+def rated(rules: RulesOnFit, settings: Settings) -> list[tuple[float, ThresholdSequence]]:
+    """Every candidate with its rating."""
+    imitation = Imitation.draw(rules.fit, 120, settings)
+    return [(imitation.rate(c).rating_pct, c) for c in rules.candidates]
 
 
 def same(one: ThresholdSequence, other: ThresholdSequence) -> bool:
     return one.scorer == other.scorer and np.array_equal(one.thresholds, other.thresholds)
 
 
-@pytest.mark.parametrize("families", [LIGHT.families, WIDE.families], ids=["light", "wide"])
-@pytest.mark.parametrize("serving", REGIMES)
+@pytest.mark.parametrize(
+    ("serving", "families"),
+    [("kv-fork", WIDE.families), ("vllm", LIGHT.families), ("black-box", LIGHT.families)],
+)
 def test_the_simplest_rule_near_the_best_is_tested_first(
     table: OpenQuestions, serving: Any, families: tuple[str, ...]
 ) -> None:
     settings = replace(LIGHT, serving=serving, families=families)
-    found = choose(table.as_fit(), 120, settings)
-    all_of_them = rated(fit_data(table, settings), settings)
+    rules = RulesOnFit.measure(table.as_fit(), settings)
+    found = choose(table.as_fit(), 120, settings, rules=rules)
+    all_of_them = rated(rules, settings)
     best, cheapest = max(all_of_them, key=lambda pair: pair[0])
     if best <= 0:
         assert serving == "black-box"  # every probe pays for its whole prefix
@@ -113,6 +115,12 @@ def test_the_simplest_rule_near_the_best_is_tested_first(
     assert len(found.sequences) == 2
 
 
+@pytest.fixture(scope="module")
+def measured(table: OpenQuestions) -> RulesOnFit:
+    families = ("learned", "confidence", FIXED_BUDGET)
+    return RulesOnFit.measure(table.as_fit(), replace(LIGHT, families=families))
+
+
 @pytest.mark.parametrize(
     ("learned", "scalar", "fixed", "advised"),
     [
@@ -128,6 +136,7 @@ def test_the_simplest_rule_near_the_best_is_tested_first(
 )
 def test_the_rating_over_several_limits_decides_and_not_the_saving_at_one(
     table: OpenQuestions,
+    measured: RulesOnFit,
     monkeypatch: pytest.MonkeyPatch,
     learned: tuple[float, float],
     scalar: tuple[float, float],
@@ -140,7 +149,7 @@ def test_the_rating_over_several_limits_decides_and_not_the_saving_at_one(
         return RatedRule(sequence, *expected[sequence.scorer.family])
 
     monkeypatch.setattr(Imitation, "rate", told)
-    found = choose(table.as_fit(), 120, replace(LIGHT, families=tuple(expected)))
+    found = choose(table.as_fit(), 120, LIGHT, rules=measured)
     assert found.advised is not None
     assert found.advised.scorer.family == advised
 
@@ -159,9 +168,10 @@ def test_a_sequence_that_saves_nothing_is_no_second_one() -> None:
 def test_points_are_the_best_of_each_kind_measured_where_calibration_could_stop(
     table: OpenQuestions,
 ) -> None:
-    wide = choose(table.as_fit(), 120, WIDE)
+    rules = RulesOnFit.measure(table.as_fit(), WIDE)
+    wide = choose(table.as_fit(), 120, WIDE, rules=rules)
     limit = FitLimits((np.array([max_losses(120, 0.15, 0.05)]),), (120.0,))
-    all_of_them = rated(fit_data(table, WIDE), WIDE)
+    all_of_them = rated(rules, WIDE)
     for point, families in (
         (wide.comparison.learned, {"learned"}),
         (wide.comparison.scalar, {"confidence", "entropy", "agreement"}),

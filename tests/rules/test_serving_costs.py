@@ -8,7 +8,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stopadvisor.probes.outcomes import OpenQuestions
@@ -34,6 +34,7 @@ def probes_of(table: OpenQuestions, i: int, stop: int, asking: Asking) -> int:
     return sum(is_asked(table, p, asking) for p in live)
 
 
+@settings(max_examples=50)
 @given(cases(), st.integers(0, 2**32 - 1), st.sampled_from([1, 4, 16]))
 def test_means_are_those_of_the_server_walked_through(
     case: tuple[OpenQuestions, Asking], seed: int, block: int
@@ -59,6 +60,7 @@ def test_means_are_those_of_the_server_walked_through(
         assert astuple(row.money_per_1000) == pytest.approx((cost * 1000 / 1e6, full * 1000 / 1e6))
 
 
+@settings(max_examples=50)
 @given(cases(), st.integers(0, 2**32 - 1))
 def test_at_break_even_nothing_is_saved(case: tuple[OpenQuestions, Asking], seed: int) -> None:
     table, asking = case
