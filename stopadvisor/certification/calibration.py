@@ -22,9 +22,9 @@ from stopadvisor.assessment.rated import (
 from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.certification.entering import (
     cannot_exclude,
-    check_questions,
     entering_rows,
     labels_to_name,
+    unseen_rows,
 )
 from stopadvisor.certification.labelling import AskingPlan, may_be_lost
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
@@ -116,7 +116,7 @@ def calibrate(
     unless a simpler one is within the margin that the advice uses.
     """
     require_calibration(calibration_table)
-    rows = check_questions(choice, calibration_table)
+    rows = unseen_rows(choice, calibration_table)
     table = _entering(calibration_table, rows.ravel())
     traces, counted = rows.shape
     tested: list[tuple[str, Certified | NotCertified]] = []

@@ -17,15 +17,14 @@ from stopadvisor.stats.bounds import NotCertified
 
 __all__ = [
     "advised_against", "cannot_exclude", "check_categories", "check_questions", "counted_traces",
-    "entering_rows", "labels_to_name", "refused_beforehand", "require_gold",
+    "entering_rows", "labels_to_name", "refused_beforehand", "require_gold", "unseen_rows",
 ]  # fmt: skip
 
 
-def check_questions(choice: Choice, calibration_table: ProbeTable) -> IntArray:
+def unseen_rows(choice: Choice, calibration_table: ProbeTable) -> IntArray:
     """Return the rows that the test counts, as `entering_rows` does.
 
-    Raises CalibrationError, also as `entering_rows`, where a question was used for fitting, was not
-    probed where a rule probes it, or lacks a signal that the rule reads there.
+    Raises CalibrationError, also as `entering_rows`, where a question was used for fitting.
     """
     fit = choice.fit.table
     shared = {*fit.groups} & {*calibration_table.groups} | {*fit.keys} & {*calibration_table.keys}
@@ -33,7 +32,16 @@ def check_questions(choice: Choice, calibration_table: ProbeTable) -> IntArray:
         raise CalibrationError(
             f"{len(shared)} calibration questions were used for fitting, e.g. {min(shared)!r}"
         )
-    rows = entering_rows(calibration_table, choice.settings)
+    return entering_rows(calibration_table, choice.settings)
+
+
+def check_questions(choice: Choice, calibration_table: ProbeTable) -> IntArray:
+    """Return `unseen_rows` if every rule can be tested on them.
+
+    Raises CalibrationError, also as `unseen_rows`, where a question was not probed where a rule
+    probes it, or lacks a signal that the rule reads there.
+    """
+    rows = unseen_rows(choice, calibration_table)
     for sequence in choice.sequences:
         try:
             view = sequence.scorer.view(calibration_table.take(rows.ravel()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -38,6 +39,14 @@ def draw(n: int, seed: int, prefix: str = "c", population: Any = POPULATIONS[0])
     """Questions of two categories, every third of them hard."""
     table = renamed(population.draw(n, np.random.default_rng(seed)), prefix)
     return replace(table, categories=tuple(("hard", None, "easy")[i % 3] for i in range(n)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_forecasts() -> Iterator[None]:
+    """Forecasts by number of labels take most of the time of a choice about a drop."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("stopadvisor.assessment.choice._LABELS", ())
+        yield
 
 
 @pytest.fixture(scope="module")
