@@ -43,7 +43,7 @@ def data(table: OpenQuestions) -> FitData:
 def with_markers(
     table: OpenQuestions, every: int = 70, counted: int | None = None
 ) -> OpenQuestions:
-    """The same questions with a marker every so many tokens, the first `counted` of them probed."""
+    """The same questions with a marker at every N tokens, the first `counted` of them probed."""
     n = table.n_questions
     most = max(1, int(table.trace_tokens.max() - 1) // every)
     where = np.arange(1, most + 1) * every

@@ -1,4 +1,4 @@
-"""What resamples say: the lower limit where no loss is allowed, and where nothing is feasible."""
+"""Resamples: the lower limit where no loss is allowed, and where nothing is feasible."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def sequence(fit: FitData) -> ThresholdSequence:
 
 
 def most(limit: float) -> FitLimits:
-    """So many of the fit questions may be lost."""
+    """Allow this many of the fit questions to be lost."""
     return FitLimits((np.array([limit]),), (float(N),))
 
 

@@ -1,4 +1,4 @@
-"""Imitated calibrations against plain Python, and against calibrations that were carried out."""
+"""Imitated calibrations against plain Python, and against real calibrations."""
 
 from __future__ import annotations
 

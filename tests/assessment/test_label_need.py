@@ -1,4 +1,4 @@
-"""How many gold labels will be wanted, as fit questions without gold foresee it."""
+"""How many gold labels will be needed, as fit questions without gold predict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several risks would buy: as choosing at each of them says, measured once."""
+"""Promises agree with choosing at each of their alphas, and rules are measured once."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_promise_is_what_choosing_at_its_risk_says(
         assert promise.probability == probability > 0
 
 
-def test_so_many_labels_are_certified_nine_times_in_ten(
+def test_with_the_labels_named_a_certificate_comes_nine_times_in_ten(
     fit: FitQuestions, offered: tuple[Promise, ...]
 ) -> None:
     for promise in offered[1:]:

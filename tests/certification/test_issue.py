@@ -1,4 +1,4 @@
-"""Issuing a policy without a command line: which files are written, and what lies beside them."""
+"""Issue a policy without a command line: which files are written."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_policy_is_written_and_put_in_use(archive: Path) -> None:
         assert from_document(CalibratedRun, json.loads(beside.read_bytes()), beside) == result
 
 
-def test_a_file_of_ones_own_is_never_written_over(archive: Path) -> None:
+def test_a_file_named_by_the_user_is_never_overwritten(archive: Path) -> None:
     mine = archive.with_name("mine.joblib")
     target = PolicyTarget(out=mine)
     first = issued(archive, target, 0.3)

@@ -1,4 +1,4 @@
-"""Few labels through choice, walk and test, beside the same with all of them."""
+"""Certifying with few labels, compared with all labels."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def losses(table: CalibrationQuestions, choice: Choice) -> np.ndarray:
     return np.asarray(curve.totals(LOST.of(view))[0])
 
 
-def test_what_nobody_can_tell_counts_as_what_nobody_was_asked(choice: Choice) -> None:
+def test_a_question_that_nobody_can_tell_counts_as_unlabelled(choice: Choice) -> None:
     table = POPULATIONS[0].draw(100, np.random.default_rng(5))
     questions = unlabelled(table).as_calibration()
     nothing = losses(at_worst(questions, {}), choice)
@@ -146,7 +146,7 @@ def planned(
 
 
 @pytest.mark.slow
-def test_so_many_of_the_differing_replies_are_labelled_as_were_planned() -> None:
+def test_as_many_differing_replies_are_labelled_as_were_planned() -> None:
     unsolved = POPULATIONS[2]
     asked, everything, _ = planned(unsolved, None, 3)
     assert everything is None

@@ -1,4 +1,4 @@
-"""Looks: planned before an outcome is open, entered in the log, and only then handed out."""
+"""Looks: planned before an outcome is open, recorded in the log, and only then handed out."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_copies_are_refused_what_was_certified_since_they_planned(source: Source
     assert looks_of(copy.folder) == []
 
 
-def test_one_run_at_a_time_looks_beside_itself(source: Source) -> None:
+def test_only_one_of_neighbouring_runs_looks_at_a_time(source: Source) -> None:
     with lock_neighbours(source.folder):
         other = os.open(source.folder.parent, os.O_RDONLY)
         with pytest.raises(BlockingIOError):

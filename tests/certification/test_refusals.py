@@ -35,8 +35,7 @@ def choice() -> Choice:
 
 
 def losing(choice: Choice, *losses: int) -> Choice:
-    """So many fit questions lost at the first threshold that saves, by one sequence after the
-    other."""
+    """The choice with a number of fit questions lost by each sequence."""
     found = []
     for lost, sequence in zip(losses, choice.sequences, strict=True):
         found.append(replace(sequence, losses=np.full_like(sequence.losses, lost)))
@@ -192,7 +191,7 @@ def test_of_two_refusals_the_advised_one_s_reason_and_the_fewest_labels_are_give
     choice: Choice,
 ) -> None:
     """What either would take is enough, whichever was tested first."""
-    asked = bold(losing(choice, 4, 22))  # beside 20 of 160 that calibration questions lose
+    asked = bold(losing(choice, 4, 22))  # of the calibration questions 20 of 160 are lost
     for sequences in (asked.sequences, asked.sequences[::-1]):
         found = calibrate(
             replace(asked, sequences=sequences), one_in_eight_lost(draw(160, 4)).as_calibration()

@@ -1,4 +1,4 @@
-"""Verifying a frozen policy: which questions may speak, what they say, how often it is wrong."""
+"""Verify a frozen policy: which questions count, verdicts, and how often they are wrong."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def fresh_table(n: int, seed: int, prefix: str = "fresh-") -> OpenQuestions:
     return renamed(MIXED.draw(n, np.random.default_rng(seed)), prefix)
 
 
-# --- Which questions may speak --------------------------------------------------------------------
+# --- Which questions count ------------------------------------------------------------------------
 
 
 def test_questions_that_made_the_policy_are_left_out_and_counted(
@@ -128,7 +128,7 @@ def test_a_group_that_was_met_is_met_whole(source: Source, policy: dict[str, Any
 
 
 def test_a_group_is_met_elsewhere_too(source: Source) -> None:
-    """Other questions of a passage that served for calibration are not fresh."""
+    """Other questions of a passage that calibrated the policy are not fresh."""
     table = with_groups(source.table.unseal(), 4)
     parts = assign_parts(table.groups, seed=source.seed, fractions=source.fractions)
     grouped = replace(source, table=table.sealed(), parts=parts)

@@ -1,4 +1,4 @@
-"""The fit of costs: known coefficients come back, and what cannot be told apart is refused."""
+"""Fitting costs: known coefficients are recovered, and unidentifiable ones refused."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def serve(
         if serving == "kv-fork":
             prefilled += suffix  # a fork shares everything; only closer and cue are new
         else:
-            # Behind an open cue a second request sees what follows the answer.
+            # After an open cue a second request sees what follows the answer.
             for _ in range(1 if table.closed_by_itself is None else 2):
                 send(here + suffix, here - 1 if started else 0)
         decode(answer, here + suffix)

@@ -1,4 +1,4 @@
-"""A rule beside one that stops at random: exact expectation, honest p-values, power."""
+"""A rule compared with random stopping: exact expectation, valid p-values, power."""
 
 from __future__ import annotations
 

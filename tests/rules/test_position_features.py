@@ -74,7 +74,7 @@ def test_equals_a_loop_bit_for_bit(seed: int, ragged: bool, schedule: list[int])
     part = table.select(schedule)
     found = feature_array(part, POSITION_FEATURES)
     scores = {family: scalar_scores(family, part) for family in SCORES}
-    assert np.isfinite(found).all()  # behind the last probe too
+    assert np.isfinite(found).all()  # after the last probe too
     for i in range(table.n_questions):
         live = [column for column in schedule if table.live[i, column]]
         for k, row in enumerate(one_by_one(table, i, live)):
@@ -83,7 +83,7 @@ def test_equals_a_loop_bit_for_bit(seed: int, ragged: bool, schedule: list[int])
                 assert scores[family][i, k] == row[family]
 
 
-def test_what_lies_behind_the_last_probe_changes_nothing() -> None:
+def test_padding_after_the_last_probe_changes_nothing() -> None:
     table = draw(60, 0)
     live = table.live
     other: dict[str, Any] = {
