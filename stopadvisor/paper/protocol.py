@@ -288,7 +288,7 @@ class PaperCosts:
     black_box: FloatArray  # (n_questions, n_checkpoints)
 
 
-def paper_costs(table: ProbeTable, *, cap: int = PROBE_CAP) -> PaperCosts:
+def paper_costs(table: ProbeTable) -> PaperCosts:
     """Compute the paper's capped costs under its three regimes.
 
     Paper, Section "Training and Metrics" (Eq. for C^cap) and Section "Deployment Cost".  As in
@@ -297,14 +297,14 @@ def paper_costs(table: ProbeTable, *, cap: int = PROBE_CAP) -> PaperCosts:
     """
     thinking = table.think_tokens.astype(np.float64)
     steps = np.arange(1, table.n_checkpoints + 1)
-    total = thinking + cap * steps
+    total = thinking + PROBE_CAP * steps
     full = table.trace_tokens.astype(np.float64)
     budgets = table.budgets.astype(np.float64)
     return PaperCosts(
         thinking,
         total,
         full,
-        full + cap,
+        full + PROBE_CAP,
         total + PAPER_CACHED_WEIGHT * budgets * steps,
         total + np.cumsum(budgets),
     )

@@ -1,22 +1,18 @@
-"""Studies of the paper's comparison at equal risk, of one run each.
+"""Studies of the paper's comparison at equal risk: `alpha-grid` and `split-sensitivity`.
 
-`alpha-grid`, `split-sensitivity`, `probe-cap` and `calibration-size`.  A probe is
-charged the paper's cap, one union bound covers all candidates, and thresholds are chosen on 40 % of
-the questions and measured on the others.  What is certified here is no promise: `calibrate` makes
-those, and `plan` says how many labels they take.
+Each probe is charged the paper's cap, one union bound covers all candidates, and thresholds are
+chosen on 40 % of the questions and measured on the others.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 
 from stopadvisor.ground.constants import PAPER_ALPHAS, PAPER_SPLIT_SEEDS
-from stopadvisor.paper.protocol import match_risk, operating_points, paper_costs, paper_split
-from stopadvisor.studies.registry import compare_at_risk, paper_setting
+from stopadvisor.paper.protocol import match_risk, operating_points, paper_split
+from stopadvisor.studies.registry import paper_setting
 from stopadvisor.studies.tables import Outline, Row, StudyOptions, View, layout
 
 __all__ = ["OUTLINES"]
@@ -39,18 +35,6 @@ _SEEDS = layout("seeds", "Split by split", run="Run", seed="Seed", scalar="Best 
     learned_feasible="Learned feasible", scalar_feasible="Scalar feasible",
     learned_risk=("Learned risk", "share"), scalar_risk=("Scalar risk", "share"),
     learned_saving_pct=("Learned saving", "%"), scalar_saving_pct=("Scalar saving", "%"))
-_CAPPED = layout("charged", "Every probe charged its cap, alpha = {alpha:g}",
-    "the paper's cap is 48; thresholds chosen for each cap",
-    run="Run", cap=("Cap", "tokens"), learned_saving_pct=("Learned saves", "%"),
-    scalar_saving_pct=("Scalar saves", "%"), delta_saving_pp=("Difference", "pp"),
-    delta_saving_ci=("95% low", "pp"), verdict="Verdict", scalar_family="Best scalar",
-    learned_feasible="Learned certified", scalar_feasible="Scalar certified")
-_DRAWN = layout("drawn", "Certified by the paper's bound, alpha = {alpha:g}",
-    "means over sets drawn from the calibration questions; nothing certified counts as never "
-    "stopping; slack is what Hoeffding's bound adds to the risk seen",
-    run="Run", side="Rule", questions="Labels", certified=("Certified", "share"),
-    saving_pct=("Saves", "%"), saving_min_pct=("Least", "%"), saving_max_pct=("Most", "%"),
-    test_risk=("Test risk", "share"), slack="Slack", draws="Sets", candidates="Candidates")
 # fmt: on
 
 
@@ -97,55 +81,6 @@ def _split_sensitivity(view: View, options: StudyOptions) -> Iterator[Row]:
             scalar_saving_pct=b.total_saving_pct)  # fmt: skip
 
 
-_CAPS = (16, 32, 48, 64, 96)
-
-
-def _probe_cap(view: View, options: StudyOptions) -> Iterator[Row]:
-    """Charge every probe other caps; the paper has no such table."""
-    setting = paper_setting(view)
-    for cap in _CAPS:
-        costs = paper_costs(view.table, cap=cap)
-        match = compare_at_risk(replace(setting, costs=costs), options)
-        learned, scalar, spread = match.learned, match.scalar, match.difference
-        yield _CAPPED.row(run=view.label, cap=cap, verdict=match.verdict,
-            learned_saving_pct=learned.total_saving_pct, scalar_saving_pct=scalar.total_saving_pct,
-            delta_saving_pp=spread.median if spread else None, delta_saving_ci=spread,
-            scalar_family=scalar.family, learned_feasible=learned.feasible,
-            scalar_feasible=scalar.feasible)  # fmt: skip
-
-
-_SIZES = (25, 50, 80, 100, 150, 200, 300, 400, 800, 1600)
-_DRAWS = 8
-"""Calibration sets drawn of each size; the full set is used once."""
-
-
-def _calibration_size(view: View, options: StudyOptions) -> Iterator[Row]:
-    """Certify with fewer calibration questions, drawn from the paper's 40 %.
-
-    The paper has no such table; it says that with 80 questions or fewer the concentration term
-    alone comes close to the risk target.
-    """
-    setting, (pool, test) = paper_setting(view), paper_split(view.table.n_questions)
-    rng = np.random.default_rng(options.seed)
-    for size in [*(s for s in _SIZES if s < pool.size), pool.size]:
-        draws = 1 if size == pool.size else _DRAWS
-        drawn = [rng.choice(pool, size=size, replace=False) for _ in range(draws)]
-        pairs = [
-            operating_points(setting, chosen, test, alpha=options.alpha, delta=options.delta)
-            for chosen in drawn
-        ]
-        for side, points in zip(("learned", "scalar"), zip(*pairs, strict=True), strict=True):
-            savings = [p.total_saving_pct for p in points]
-            slack = [math.sqrt(math.log(p.candidates / options.delta) / (2 * size)) for p in points]
-            yield _DRAWN.row(run=view.label, side=side, questions=size, draws=draws,
-                certified=float(np.mean([p.feasible for p in points])),
-                saving_pct=float(np.mean(savings)), saving_min_pct=min(savings),
-                saving_max_pct=max(savings),
-                test_risk=float(np.mean([p.test_risk for p in points])),
-                slack=float(np.mean(slack)),
-                candidates=float(np.mean([p.candidates for p in points])))  # fmt: skip
-
-
 OUTLINES = (
     Outline("alpha-grid", 'Appendix "Primary-Setting α Grid"', (_ALPHAS,), _alpha_grid),
     Outline(
@@ -153,17 +88,5 @@ OUTLINES = (
         'Appendix "Calibration Split Sensitivity"',
         (_SPLITS, _SEEDS),
         _split_sensitivity,
-    ),
-    Outline(
-        "probe-cap",
-        'Section "Training and Metrics" (C^cap) and "Discussion and Limitations"',
-        (_CAPPED,),
-        _probe_cap,
-    ),
-    Outline(
-        "calibration-size",
-        'Section "A Three-Regime Map" (n_cal <= 80)',
-        (_DRAWN,),
-        _calibration_size,
     ),
 )

@@ -73,11 +73,9 @@ _STUDIES = (
     StudyLine(
         "schedules", "What fewer and other checkpoints keep of the gain, and what they cost."
     ),
-    StudyLine("probe-cap", "Savings if probes were capped at other lengths."),
     StudyLine(
         "calibration", "Calibration of the scores as probabilities: ECE, Brier score, reliability."
     ),
-    StudyLine("calibration-size", "What is certified with fewer calibration questions."),
     StudyLine(
         "transfer",
         "A rule of one run on another: zero-shot, target-calibrated, target-trained.",
@@ -111,7 +109,7 @@ ALONE = "rivals"
 """The study that `study all` leaves out, because it takes minutes."""
 _MODULES = {
     "peak_gain": ("frontier", "validation-selected", "schedules", "proxies", "serving", "map"),
-    "matched_risk": ("alpha-grid", "split-sensitivity", "probe-cap", "calibration-size"),
+    "matched_risk": ("alpha-grid", "split-sensitivity"),
     "learned_rule": ("ablation", "classifiers", "calibration"),
     "related_runs": ("cues", "temperature"),
     "transfer": ("transfer",),

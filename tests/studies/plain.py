@@ -130,13 +130,11 @@ def certified(
     calibration: Arrays,
     test: Arrays,
     *,
-    cap: int = 48,
-    alpha: float = 0.15,
     scores: dict[str, Arrays] | None = None,
 ) -> tuple[bool, str, float, float, float]:
-    """Feasible, family, threshold, test risk and saving of the cheapest certified candidate."""
+    """The cheapest candidate at alpha = 0.15: feasible, family, threshold, test risk, saving."""
     correct, trace = data["correct"], data["think_lens"]
-    total = data["thinking"] + cap * np.arange(1, correct.shape[1] + 1)
+    total = data["thinking"] + 48 * np.arange(1, correct.shape[1] + 1)
     q = [0, 0.005, *np.arange(1, 100) / 100, 0.995, 1]
     scores, grids = scores or scores_of(data), {}
     for family in families:
@@ -151,10 +149,10 @@ def certified(
             stops = stops_of(scores[family][calibration], threshold)
             lost = correct[calibration, -1] > correct[calibration, stops]
             cost = total[calibration, stops].mean()
-            if lost.mean() + slack <= alpha and (best is None or cost < best[0]):
+            if lost.mean() + slack <= 0.15 and (best is None or cost < best[0]):
                 best = (cost, family, threshold)
     _, family, threshold = best or (0, families[0], float(grids[families[0]][-1]))
     stops = stops_of(scores[family][test], threshold)
     risk = (correct[test, -1] > correct[test, stops]).mean()
-    saving = 100 * (1 - total[test, stops].mean() / (trace[test].mean() + cap))
+    saving = 100 * (1 - total[test, stops].mean() / (trace[test].mean() + 48))
     return best is not None, family, threshold, float(risk), float(saving)

@@ -13,9 +13,7 @@ from tests.goldens import Goldens
 from tests.material import archive_arrays, make_run, write_archive
 
 GOLDEN = Path(__file__).parent.parent / "testdata" / "studies"
-ELSEWHERE = {
-    "classifiers", "rivals", "alpha-grid", "split-sensitivity", "probe-cap", "calibration-size",
-}  # fmt: skip
+ELSEWHERE = {"classifiers", "rivals", "alpha-grid", "split-sensitivity"}
 """The first two take long; in runs this small no rule of the others is feasible."""
 ONE_RUN = [n for n, s in STUDIES.items() if s.needs == "one run" and n not in ELSEWHERE]
 
