@@ -1,9 +1,8 @@
 """Draw the map of the three workloads: ``python samples/map.py``.
 
-Runs the command line on each workload as a user would: `assess` at three risk targets, `calibrate`
-at the first, and the paper's protocol on a grid of its own.  What came out is written between the
-markers of ``samples/README.md``; with ``--policies`` the policies and the probes they were made
-from go to ``policies/``, and the table there is written too.
+Runs `assess` and `calibrate` on each workload, and the paper's protocol on a grid.  The results are
+written between the markers of ``samples/README.md``; with ``--policies`` the policies and the
+probes behind them go to ``policies/``, and so does the table there.
 """
 
 from __future__ import annotations
@@ -11,13 +10,12 @@ from __future__ import annotations
 import argparse
 import json
 import lzma
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +35,6 @@ WORKLOADS = ("arithmetic", "choice", "hard")
 RECOMMENDED = {"arithmetic": "scalar", "choice": "scalar", "hard": "full-budget"}
 """What `assess` advises at the default alpha, as ``samples/README.md`` says."""
 ALPHA = 0.05
-OTHER_ALPHAS = (0.10, 0.15)
 MOST_POSITIONS = 10
 """Columns of the table of accuracies, up to where one in twenty still thinks."""
 
@@ -46,12 +43,12 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Mapped:
-    """All that was found out about one workload."""
+    """Results for one workload."""
 
     name: str
     run: Path
-    advice: dict[float, Document]
-    """What `assess` said, by alpha."""
+    advice: Document
+    """The assessment."""
     calibration: Document
     paper: Document
 
@@ -74,10 +71,7 @@ def map_workload(name: str, runs: Path) -> Mapped:
     run = runs / name
     file, model = SAMPLES / f"{name}.jsonl", SAMPLES / "tiny-reasoner"
     last = ("--alpha", str(ALPHA), "--no-report")
-    advice = {ALPHA: stopadvisor("assess", file, "--model", model, "--out", run, *last)}
-    for alpha in OTHER_ALPHAS:
-        words = ("--alpha", str(alpha), "--no-report", "--quiet")
-        advice[alpha] = stopadvisor("assess", run, *words)
+    advice = stopadvisor("assess", file, "--model", model, "--out", run, *last)
     calibration = stopadvisor("calibrate", run, "--alpha", str(ALPHA), "--quiet")
     opened = ("--protocol", "paper", "--open-calibration", "--out", runs / f"{name}-grid")
     paper = stopadvisor("assess", file, "--model", model, *opened, *last)
@@ -86,7 +80,7 @@ def map_workload(name: str, runs: Path) -> Mapped:
 
 @dataclass
 class Recorded:
-    """A record as `signals` reads it."""
+    """A record in the form that `signals` reads."""
 
     gold: str
     natural: str
@@ -99,9 +93,9 @@ class Recorded:
 
     @classmethod
     def of(cls, record: ProbeRecord, budgets: Sequence[int]) -> Recorded:
-        """Forced answers at these budgets; right is what was graded as right, whatever its words.
+        """Forced answers at these budgets; answers count as right as they were graded.
 
-        What thinking did not reach is not looked at, so that anything may stand there.
+        Budgets that thinking did not reach are ignored, so that anything may stand there.
         """
         gold = record.gold
         assert gold is not None  # the samples have it
@@ -206,19 +200,6 @@ def rule(policy: str | None, family: str | None, where: str | None) -> str:
     return f"**{family}**{kind}{f', {where}' if where else ''}"
 
 
-def advised(mapped: Mapped) -> Iterator[str]:
-    """What `assess` advised at each alpha."""
-    for alpha in (ALPHA, *OTHER_ALPHAS):
-        advice = mapped.advice[alpha]["recommendation"]
-        yield rule(advice["policy"], advice["family"], advice["where"])
-
-
-def advice_by_alpha(found: Sequence[Mapped]) -> str:
-    """The recommendation at three risk targets."""
-    promises = [f"`--alpha {alpha:g}`" for alpha in (ALPHA, *OTHER_ALPHAS)]
-    return table(["workload", *promises], [[mapped.name, *advised(mapped)] for mapped in found])
-
-
 def verdict(row: Document) -> str:
     """Which side saves more at equal risk."""
     spread = row["delta_saving_pp"]
@@ -236,7 +217,7 @@ def side_by_side(found: Sequence[Mapped]) -> str:
     """Both protocols, row by row."""
     rows = []
     for mapped in found:
-        deploy, paper, kept = mapped.advice[ALPHA], mapped.paper, mapped.calibration
+        deploy, paper, kept = mapped.advice, mapped.paper, mapped.calibration
         for name, ours, theirs in (
             ("profile says", deploy["regime"]["predicted"], paper["regime"]["predicted"]),
             (
@@ -248,7 +229,6 @@ def side_by_side(found: Sequence[Mapped]) -> str:
             ("net saving", _saving(kept), _paper_saving(paper)),
             ("lost", _lost(kept), _paper_lost(paper)),
             ("advice", _advice(deploy), _advice(paper)),
-            ("because", _because(deploy), _because(paper)),
         ):
             rows.append([mapped.name if name == "profile says" else "", name, theirs, ours])
     return table(["workload", "", "paper protocol", "deploy protocol"], rows)
@@ -257,14 +237,6 @@ def side_by_side(found: Sequence[Mapped]) -> str:
 def _advice(document: Document) -> str:
     advice = document["recommendation"]
     return rule(advice["policy"], advice["family"], advice.get("where"))
-
-
-def _because(document: Document) -> str:
-    """The reason that decided: the last step against stopping, the evidence for it."""
-    advice = document["recommendation"]
-    evidence = [reason for reason in advice["reasons"] if reason.startswith("Evidence: ")]
-    decided = advice["reasons"][-1] if advice["policy"] == "full-budget" else evidence[0]
-    return re.sub(r"(?<=\d)%", " %", str(decided))
 
 
 def _row(paper: Document) -> Document:
@@ -353,7 +325,7 @@ def _n(kept: Document) -> int:
 
 
 def _parts(path: Path, name: str) -> tuple[str, str, str]:
-    """What stands before, between and behind ``<!-- name -->`` and ``<!-- /name -->``."""
+    """The text before, between and after ``<!-- name -->`` and ``<!-- /name -->``."""
     begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
     before, found, rest = path.read_text(encoding="utf-8").partition(begin)
     inside, closed, after = rest.partition(end)
@@ -401,8 +373,7 @@ def main() -> None:
         readme = SAMPLES / "README.md"
         for measure in (profiles, accuracies, signals):
             write_between(readme, measure.__name__, measure([mapped.run for mapped in found]))
-        for write in (side_by_side, advice_by_alpha):
-            write_between(readme, write.__name__, write(found))
+        write_between(readme, "side_by_side", side_by_side(found))
         if options.policies:
             write_between(POLICIES / "README.md", "policies", policies(found))
             for mapped in found:
