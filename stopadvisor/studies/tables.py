@@ -218,7 +218,7 @@ def layout(name: str, title: str, note: str = "", /, **columns: str | tuple[str,
 
 @dataclass(frozen=True)
 class Outline:
-    """A study: its name, its source in the paper, its tables, and the function behind them."""
+    """A study: its name, its source in the paper, its tables, and the function that fills them."""
 
     study: str
     paper: str

@@ -1,9 +1,9 @@
 """CPU seconds of `assess` and `calibrate` under the deploy protocol: 1000 questions, 10 points.
 
-Run from the repository root: ``python -m tests.benchmarks.deploy [--questions N]``.  Everything is
-included but starting Python: reading probes, choosing family, schedule and thresholds, the
-bootstrap with all of it chosen again, the ledger, the certificate, the policy with its golden
-decisions, the files.  The page is left out.
+Run from the repository root: ``python -m tests.benchmarks.deploy [--questions N]``.  It
+includes everything except starting Python and the page: reading probes, choosing family, schedule
+and thresholds, the bootstrap that chooses again, the log of looks, the certificate, the policy with
+its golden decisions, and writing files.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ async def measure(
 
 
 async def _passed(asking: Asking, urls: dict[str, str], n: int, rounds: int) -> bool:
-    """What is passed on, beside direct; whether the goals are met."""
+    """Compare passed-on with direct requests; return whether the goals are met."""
     met = True
     for name, key, covered in (("pass-through", "stops", False), ("full budget", "full", True)):
         for stream, at_once in PASSED:
@@ -206,7 +206,7 @@ async def _passed(asking: Asking, urls: dict[str, str], n: int, rounds: int) -> 
 
 
 async def _stopped(asking: Asking, url: str, n: int, rounds: int) -> None:
-    """Under the policy, beside past it."""
+    """Compare requests under the policy with those passed on."""
     for stream, at_once in STOPPED:
         how = How(n, at_once, stream, covered=True)
         full = partial(asking.many, url, replace(how, covered=False))

@@ -162,7 +162,7 @@ def _machine(device: torch.device) -> dict[str, Any]:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.benchmarks.probing",
-        description="What probing costs beside generating, and beside reading prefixes again.",
+        description="Cost of probing, relative to generating and to reading prefixes again.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("--shape", choices=SHAPES, default="30m", help="qwen3-8b needs a GPU")

@@ -1,8 +1,8 @@
 """Simple early-exit rules, written plainly: what any rule that we advise has to beat.
 
-Each is a sequence of thresholds from careful to bold, with what every question costs and whether it
-is lost at each of them.  All are certified by the same exact test.  Needs numpy and scipy alone,
-nothing of StopAdvisor's statistics, so that a fault there cannot hide here.
+Each is a sequence of thresholds from cautious to bold, with every question's cost and loss at each.
+All are certified by the same exact test.  They use numpy and scipy only, not StopAdvisor's
+statistics, so that a fault there cannot hide here.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def fixed_budget(traces: Traces, prefill: float) -> Sequence:
 
 
 def agreement(traces: Traces, prefill: float, every: int) -> Sequence:
-    """Stop at k equal answers in a row, asked every so many tokens; k from the largest to 2."""
+    """Stop at k equal answers in a row, asked every `every` tokens; k from the largest to 2."""
     step = every // int(traces.positions[0])
     columns = np.arange(step - 1, traces.positions.size, step)
     codes = traces.codes[:, columns]

@@ -1,7 +1,6 @@
 """The recorded traces of `samples/recorded/real` as arrays, one trace for each question.
 
-Knows the files and nothing of rules, costs or certificates.  The README beside the files says what
-was recorded, by whom, and how it may be used.
+The README next to the files says what was recorded, by whom, and how it may be used.
 """
 
 from __future__ import annotations
@@ -121,7 +120,7 @@ def load_traces(model: str, number: int, *, with_waits: bool = False) -> Traces:
     number : int
         Which of `PASSES`.
     with_waits : bool
-        Only the 400 questions that `load_waits` holds, in its order; nothing of AMC23 and AIME24.
+        Only the 400 questions that `load_waits` holds, in its order; none of AMC23 and AIME24.
     """
     datasets = (_CALIBRATED,) if with_waits else (_CALIBRATED, *_SHIFTED)
     seeds = PASSES[number][:1] if with_waits else PASSES[number]

@@ -82,7 +82,7 @@ class Broken:
 
     @property
     def ok(self) -> bool:
-        """Whether so many are explained by delta."""
+        """Whether delta explains the count."""
         return self.count <= self.limit
 
 

@@ -1,14 +1,14 @@
 """Published times between tokens, against those that the roofline of prices computes.
 
-Run from the repository root: ``python -m tests.benchmarks.roofline``.  Reads
-``serving-figures.csv`` beside it, 808 cells of benchmarks by other people: ``nim`` is NVIDIA's
-performance page of NIM 1.0 (TensorRT-LLM, Llama 3), on which the constants were partly fitted; the
-others are lmdeploy's and four users' figures of vLLM, on which nothing was.
+Run from the repository root: ``python -m tests.benchmarks.roofline``.  Reads 808 cells of other
+people's benchmarks from ``serving-figures.csv``: ``nim`` is NVIDIA's performance page of NIM 1.0
+(TensorRT-LLM, Llama 3), to which the constants were partly fitted; the others are lmdeploy's and
+four users' figures of vLLM, which were not used for fitting.
 
-A published time between tokens is that of a server under steady load, which prefills the prompts of
-new requests between the steps: so many a token as prompts are longer than replies.  It is added
+A published time between tokens is that of a server under steady load, which also prefills prompts
+of new requests between the steps: per token the ratio of prompt to reply length.  That is added
 where both lengths are known; "steps alone" is the share without it.  Requests that do not fit into
-memory wait, so that fewer than were sent are in flight.
+memory wait, so that fewer are in flight than were sent.
 """
 
 from __future__ import annotations

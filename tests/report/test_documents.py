@@ -11,18 +11,10 @@ from typing import Any
 import pytest
 
 from stopadvisor.assessment.choice import Settings
-from stopadvisor.assessment.fit_assessment import FitAssessment, assess
-from stopadvisor.certification.calibration import calibrate
-from stopadvisor.certification.certify import Certification
-from stopadvisor.certification.export import policy_terms
-from stopadvisor.certification.issue import CalibratedRun, PolicyFiles, calibrated
-from stopadvisor.ground.results import from_document, to_document
+from stopadvisor.assessment.fit_assessment import assess
+from stopadvisor.ground.results import to_document
 from stopadvisor.paper.analysis import assess_paper
-from stopadvisor.policy.frozen import build_policy
 from stopadvisor.policy.shown import inspected
-from stopadvisor.report.headline import calibrated_headline
-from stopadvisor.runs.access import take_look
-from stopadvisor.runs.look_log import digests_of
 from stopadvisor.runs.sources import Source, open_source
 from tests.material import make_run, write_archive
 from tests.policy_content import example_contents, policy_from
@@ -63,24 +55,6 @@ def assert_plain(name: str, document: Mapping[str, Any]) -> None:
     check_valid(name, document)
 
 
-def deploy(source: Source, **settings: Any) -> FitAssessment:
-    return assess(source, Settings(**{"families": SCALARS, **settings}))
-
-
-@pytest.mark.parametrize(
-    ("alpha", "serving"), [(0.001, "vllm"), (0.05, "black-box"), (0.3, "kv-fork"), (0.3, "vllm")]
-)
-def test_assessments_are_plain_whatever_they_advise(
-    source: Source, alpha: float, serving: str
-) -> None:
-    document = to_document(deploy(source, alpha=alpha, serving=serving).result())
-    assert_plain("assess", document)
-    advice = document["recommendation"]
-    assert (advice["policy"] == "full-budget") == (advice["family"] is None)
-    assert (advice["policy"] == "full-budget") == (advice["schedule"] is None)
-    assert advice["serving"] == serving
-
-
 def test_paper_assessments_are_plain(archive: Source) -> None:
     document = to_document(assess_paper(archive, alpha=0.12, delta=0.05))
     assert_plain("assess", document)
@@ -93,7 +67,8 @@ def test_paper_assessments_are_plain(archive: Source) -> None:
 
 def test_figures_are_named_for_the_questions_they_come_from(source: Source) -> None:
     """Under deploy, a saving, risk or accuracy is `fit_…`; the cost table names its basis."""
-    document = to_document(deploy(source).result())
+    document = to_document(assess(source, Settings(families=SCALARS)).result())
+    assert_plain("assess", document)
     expected = ("expected_saving_pct", "label_savings[].saving_pct")  # of imitated calibrations
     figures = ("saving_pct", "risk", "accuracy", "saving_lower_pct")
     for path, _ in leaves(document):
@@ -103,36 +78,6 @@ def test_figures_are_named_for_the_questions_they_come_from(source: Source) -> N
         if name.endswith(figures) and not path.startswith("serving."):
             assert name.startswith("fit_"), path
     assert "fit questions" in str(document["serving"]["operating_point"])
-
-
-@pytest.mark.parametrize("alpha", [0.001, 0.15])
-def test_calibrations_are_plain(source: Source, tmp_path: Path, alpha: float) -> None:
-    assessment = deploy(source, alpha=alpha)
-    table = source.part("calibration").unseal()
-    calibration = calibrate(assessment.choice, table.as_calibration())
-    look = take_look(tmp_path, digests_of(table.keys), {}, delta=0.05)
-    policy = build_policy(
-        policy_terms(
-            source,
-            assessment.choice.settings,
-            assessment.choice.full_accuracy,
-            calibration,
-            assessment.profile,
-            look,
-        )
-    )
-    found = Certification(assessment.choice.settings, calibration, look, policy, (), assessment)
-    file = str(tmp_path / "policy.joblib")
-    result = calibrated(found, str(tmp_path), PolicyFiles(Path(file), None), calibrated_headline)
-    document = to_document(result)
-    assert from_document(CalibratedRun, document, file) == result
-    assert_plain("calibrate", document)
-    assert document["certified"] == (document["certificate"] is not None)
-    assert document["certified"] == (document["refusal"] is None)
-    assert document["policy"] == file
-    assert [row["family"] for row in document["tested"]] == [
-        sequence.scorer.family for sequence in assessment.choice.sequences
-    ]
 
 
 @pytest.mark.parametrize("name", sorted(example_contents()))

@@ -26,7 +26,7 @@ QUICK = StudyOptions(resamples=400)
 Archive = Callable[[str], Source]
 """The paper's archive of this name."""
 Sums = Callable[[int], Source]
-"""A run of so many sums, which nobody may change or open."""
+"""A run of N sums, which no test may change or open."""
 Study = Callable[[Sequence[Source], StudyOptions], StudyReport]
 _RESULTS: dict[tuple[Study, tuple[Path, ...], str], StudyReport] = {}
 
