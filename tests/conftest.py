@@ -131,6 +131,8 @@ def call(
 
 _REAL_MODEL = {"tiny_reasoner"}
 """Fixtures that run the bundled model; tests that use one are integration tests."""
+_RANDOM_MODELS = {"random_model", "windowed_model"}
+"""Fixtures that import torch, which takes seconds of CPU time; tests that use one are slow."""
 
 _SERVED = "tests/integration/"
 """Tests of vLLM servers, which are forked from one process and keep most of a core busy."""
@@ -157,8 +159,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     slow: Counter[Path] = Counter()
     for item in items:
-        if _REAL_MODEL.intersection(getattr(item, "fixturenames", ())):
+        fixtures = getattr(item, "fixturenames", ())
+        if _REAL_MODEL.intersection(fixtures):
             item.add_marker("integration")
+        if _RANDOM_MODELS.intersection(fixtures):
+            item.add_marker("slow")
         slow[item.path] += any(map(item.get_closest_marker, ("slow", "integration", "browser")))
 
     def order(item: pytest.Item) -> tuple[bool, bool, int]:
@@ -167,14 +172,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     items.sort(key=order)
     marked = [item for item in items if item.get_closest_marker("gpu")]
-    if not marked:
-        return  # without importing torch, which takes seconds
-
-    import torch
-
-    if not torch.cuda.is_available():
+    if marked and not _has_cuda():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason=missing.needs("a CUDA device")))
+
+
+def _has_cuda() -> bool:
+    """Whether torch finds a CUDA device; without a driver it is not imported to tell."""
+    if not Path("/dev/nvidia0").exists():
+        return False
+    import torch
+
+    return torch.cuda.is_available()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from stopadvisor.cli.main import main
 from stopadvisor.engines.hf import load_engine
-from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.ground.errors import ModelError
 from stopadvisor.policy.frozen import Policy, save_policy
 from tests.engines.online_policies import TINY_REASONER, rule
 from tests.material import WORKLOAD, Call, write_easiest
+
+if TYPE_CHECKING:
+    from stopadvisor.engines.hf.engine import HfEngine
 
 N = 16
 BUDGETS = (0, 16, 32, 64)

@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from stopadvisor.engines.hf import load_engine
-from stopadvisor.engines.hf.engine import HfEngine
-from stopadvisor.engines.hf.sampler import Sampler
 from stopadvisor.engines.http import servers
 from tests.engines.online_policies import TINY_REASONER
 from tests.engines.tiny import Reprefill, byte_tokenizer, save_model
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from stopadvisor.engines.hf.engine import HfEngine
+    from stopadvisor.engines.hf.sampler import Sampler
 
 
 @pytest.fixture(scope="session")
@@ -62,6 +65,9 @@ def tiny_reasoner() -> HfEngine:
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[Sequence[int]]], None]:
     """Replace drawing: row i of the batch follows the i-th sequence, padded with its last id."""
+    import torch
+
+    from stopadvisor.engines.hf.sampler import Sampler
 
     def install(rows: Sequence[Sequence[int]]) -> None:
         left: list[int] = []

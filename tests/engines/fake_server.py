@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from stopadvisor.engines.chat import Chat
-from stopadvisor.engines.model_files import load_tokenizer
 from stopadvisor.ground.constants import CUES
 from stopadvisor.probes.asking import cue_text, is_open_cue
 
@@ -33,7 +32,9 @@ FAULTS = ("429", "500", "truncated", "no-choices", "null-choice", "abort", "clos
 @cache
 def words() -> Chat:
     """The tiny reasoner's tokenizer and markers."""
-    return Chat.of(load_tokenizer(str(TINY)).tokenizer)
+    from transformers import PreTrainedTokenizerFast  # `AutoTokenizer` would import torch
+
+    return Chat.of(PreTrainedTokenizerFast.from_pretrained(str(TINY)))
 
 
 def ids_of(text: str) -> list[int]:

@@ -8,19 +8,19 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from stopadvisor.engines.hf import load_engine
-from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.hf.size import check_size, named_parameters
 from stopadvisor.engines.model_files import content_revision
 from stopadvisor.ground.errors import ModelError
 from tests.engines.online_policies import TINY_REASONER
 from tests.engines.tiny import edit_config, plan, prompt
+
+if TYPE_CHECKING:
+    from stopadvisor.engines.hf.engine import HfEngine
 
 REFUSAL = """
 import sys
@@ -144,10 +144,12 @@ def test_what_is_not_there_is_one_clear_line(
 def test_a_model_that_ignores_masks_is_found_out(
     random_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from torch.nn.functional import scaled_dot_product_attention
+
     def blind(module, query, key, value, attention_mask, **kwargs):  # type: ignore[no-untyped-def]
         groups = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-        out = torch.nn.functional.scaled_dot_product_attention(query, key, value)
+        out = scaled_dot_product_attention(query, key, value)
         return out.transpose(1, 2).contiguous(), None
 
     monkeypatch.setattr("stopadvisor.engines.hf.cache.attend", blind)
@@ -216,6 +218,9 @@ def test_half_precision_runs(random_model: Path) -> None:
 
 
 def test_pickled_weights_are_never_read(tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import load_file
+
     folder = tmp_path / "model"
     shutil.copytree(TINY_REASONER, folder)
     weights = load_file(folder / "model.safetensors")

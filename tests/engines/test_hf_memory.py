@@ -7,23 +7,26 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
-from torch import Tensor
 
 from stopadvisor.engines import OutOfMemory
-from stopadvisor.engines.hf import early_exit, engine
-from stopadvisor.engines.hf.cache import Runner
-from stopadvisor.engines.hf.engine import HfEngine
-from stopadvisor.engines.hf.local_model import LocalModel, RollingBatch
 from stopadvisor.ground.errors import EngineError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import OnStop, Reply, make_requests, policy_plan
-from stopadvisor.workload.questions import Question, read_workload
-from tests.engines.online_policies import TINY_REASONER, rule
+from stopadvisor.workload.questions import Question
+from tests.engines.online_policies import rule
 from tests.engines.tiny import plan, prompt
+from tests.material import easiest
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from stopadvisor.engines.hf.cache import Runner
+    from stopadvisor.engines.hf.engine import HfEngine
+    from stopadvisor.engines.hf.local_model import RollingBatch
 
 pytestmark = pytest.mark.slow
 
@@ -31,19 +34,21 @@ N = 8
 SIZE = 4
 """Questions at once: fewer than there are, so that some wait."""
 
-PHASES: dict[str, tuple[Any, str]] = {
-    "the first prompts": (RollingBatch, "__init__"),
-    "drawing": (RollingBatch, "step"),
-    "probing": (early_exit, "probe_branches"),
-    "probing traces": (engine, "probe_in_chunks"),
-    "writing": (LocalModel, "write"),
+HF = "stopadvisor.engines.hf"
+FORWARD = f"{HF}.cache.Runner.forward"
+PHASES = {
+    "the first prompts": f"{HF}.local_model.RollingBatch.__init__",
+    "drawing": f"{HF}.local_model.RollingBatch.step",
+    "probing": f"{HF}.early_exit.probe_branches",
+    "probing traces": f"{HF}.engine.probe_in_chunks",
+    "writing": f"{HF}.local_model.LocalModel.write",
 }
-"""Where memory is asked for."""
+"""The functions that allocate memory."""
 
 
-def inside(patch: pytest.MonkeyPatch, where: Any, name: str) -> Callable[[], bool]:
-    """Tells whether a function is at work, until the patch is undone."""
-    work, depth = getattr(where, name), [0]
+def inside(patch: pytest.MonkeyPatch, phase: str) -> Callable[[], bool]:
+    """Return a function that says whether the phase is running, until the patch is undone."""
+    work, depth = resolve_name(PHASES[phase]), [0]
 
     def enter(*args: Any, **options: Any) -> Any:
         depth[0] += 1
@@ -52,13 +57,13 @@ def inside(patch: pytest.MonkeyPatch, where: Any, name: str) -> Callable[[], boo
         finally:
             depth[0] -= 1
 
-    patch.setattr(where, name, enter)
+    patch.setattr(PHASES[phase], enter)
     return lambda: depth[0] > 0
 
 
 @pytest.fixture(scope="module")
 def questions() -> tuple[Question, ...]:
-    return read_workload(TINY_REASONER.parent / "arithmetic.jsonl").questions[:N]
+    return tuple(easiest(N))
 
 
 @pytest.fixture(scope="module")
@@ -69,21 +74,23 @@ def policy(tiny_reasoner: HfEngine) -> Policy:
 
 @pytest.fixture
 def run_out(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
-    """Make memory end within one phase; says how many rows were asked for then."""
+    """Make memory run out within one phase; returns the rows of each call that failed."""
+    from torch import OutOfMemoryError
 
     def install(phase: str, *, times: int = 1, after: int = 0) -> list[int]:
         failed: list[int] = []
         asked = [0]
-        within, forward = inside(monkeypatch, *PHASES[phase]), Runner.forward
+        within, forward = inside(monkeypatch, phase), resolve_name(FORWARD)
 
         def fail(self: Runner, ids: Tensor, *args: Any, **options: Any) -> Tensor:
             asked[0] += within()
             if within() and asked[0] > after and len(failed) < times:
                 failed.append(len(ids))
-                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-            return forward(self, ids, *args, **options)
+                raise OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+            logits: Tensor = forward(self, ids, *args, **options)
+            return logits
 
-        monkeypatch.setattr(Runner, "forward", fail)
+        monkeypatch.setattr(FORWARD, fail)
         return failed
 
     return install
@@ -169,6 +176,8 @@ def test_the_memory_of_what_failed_is_given_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whoever tries again with fewer needs what the larger batch held."""
+    from stopadvisor.engines.hf.local_model import RollingBatch
+
     batches: list[weakref.ref[RollingBatch]] = []
     make = RollingBatch.__init__
 
@@ -207,7 +216,7 @@ def test_a_processor_says_in_words_that_memory_ends(
     def fail(self: Runner, *args: Any, **options: Any) -> Tensor:
         raise RuntimeError(words)
 
-    monkeypatch.setattr(Runner, "forward", fail)
+    monkeypatch.setattr(FORWARD, fail)
     with pytest.raises(kind, match=says):
         serve(tiny_reasoner, questions, policy, batch_size=3)
 
@@ -231,13 +240,14 @@ def test_no_more_requests_at_once_than_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     widths: list[int] = []
-    forward = Runner.forward
+    forward = resolve_name(FORWARD)
 
     def watched(self: Runner, ids: Tensor, *args: Any, **options: Any) -> Tensor:
         widths.append(len(ids))
-        return forward(self, ids, *args, **options)
+        logits: Tensor = forward(self, ids, *args, **options)
+        return logits
 
-    monkeypatch.setattr(Runner, "forward", watched)
+    monkeypatch.setattr(FORWARD, watched)
     found = serve(tiny_reasoner, questions, policy, batch_size=3)
     assert {number for number, _ in found} == set(range(N))
     assert max(widths) == 3
@@ -249,19 +259,19 @@ def test_no_more_requests_at_once_than_asked_for(
 @contextmanager
 def spoiled(monkeypatch: pytest.MonkeyPatch, value: float, phase: str, row: int) -> Iterator[None]:
     """One row's logits of a phase are no numbers, from its second forward pass on."""
-    forward, passes = Runner.forward, [0]
+    forward, passes = resolve_name(FORWARD), [0]
     with monkeypatch.context() as patch:
-        within = inside(patch, *PHASES[phase])
+        within = inside(patch, phase)
 
         def spoil(self: Runner, ids: Tensor, *args: Any, **options: Any) -> Tensor:
-            logits = forward(self, ids, *args, **options)
+            logits: Tensor = forward(self, ids, *args, **options)
             passes[0] += within()
             if within() and passes[0] > 1 and len(logits) > row:
                 logits = logits.clone()
                 logits[row] = value
             return logits
 
-        patch.setattr(Runner, "forward", spoil)
+        patch.setattr(FORWARD, spoil)
         yield
 
 

@@ -6,12 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import Reply, make_requests, policy_plan
 from stopadvisor.probes.asking import OnStop, ProbePlan, RawProbe, RawTrace
@@ -32,6 +31,9 @@ from tests.policy_content import (
     full_budget_content,
     trigger_content,
 )
+
+if TYPE_CHECKING:
+    from stopadvisor.engines.hf.engine import HfEngine
 
 WORKLOAD = TINY_REASONER.parent / "arithmetic.jsonl"
 BUDGETS = (0, 10, 20, 32, 48)

@@ -7,22 +7,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-import torch
 
 from stopadvisor.collection.collect import make_prompts
 from stopadvisor.engines.answer_end import AnswerStops
 from stopadvisor.engines.hf import load_engine
-from stopadvisor.engines.hf.branch import MOST_AT_ONCE, Branch, probe_branches, probe_in_chunks
-from stopadvisor.engines.hf.cache import Runner
-from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.ground.errors import ModelError, ProbeError
 from stopadvisor.probes.trigger import trace_positions
 from stopadvisor.workload.questions import read_workload
 from tests.engines.online_policies import TINY_REASONER
 from tests.engines.tiny import Reprefill, check_against, plan, prompt
+
+if TYPE_CHECKING:
+    from stopadvisor.engines.hf.branch import Branch
+    from stopadvisor.engines.hf.engine import HfEngine
 
 Script = Callable[[Sequence[Sequence[int]]], None]
 
@@ -32,6 +33,8 @@ EOS, CLOSE = 3, 261
 
 def spied(monkeypatch: pytest.MonkeyPatch) -> list[list[Branch]]:
     """The branches of each call that follows."""
+    from stopadvisor.engines.hf.branch import probe_branches
+
     asked: list[list[Branch]] = []
 
     def spy(runner, kept, branches, *args, **kwargs):  # type: ignore[no-untyped-def]
@@ -86,10 +89,10 @@ def test_own_positions_equal_reading_everything_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each trace is probed at its own positions, at most a few of them at once."""
+    from stopadvisor.engines.hf import engine as module
+
     engine, reference = many_stops[kind], references[kind]
-    monkeypatch.setattr("stopadvisor.engines.hf.engine.probe_in_chunks", partial(
-        probe_in_chunks, at_once=3
-    ))  # fmt: skip
+    monkeypatch.setattr(module, "probe_in_chunks", partial(module.probe_in_chunks, at_once=3))
     asked = spied(monkeypatch)
     lengths = [0, 1, 5, 17, 30, 40, 12, 3, 25, 9]
     questions = [prompt("q" * (1 + 3 * i % 11)) for i in range(len(lengths))]
@@ -118,6 +121,9 @@ def test_hundreds_of_probes_take_the_memory_of_a_few(
     random_engine: HfEngine, script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Columns of the cache while a trace is probed at every one of its 300 tokens."""
+    from stopadvisor.engines.hf.branch import MOST_AT_ONCE
+    from stopadvisor.engines.hf.cache import Runner
+
     widest: list[int] = []
     forward = Runner.forward
 
@@ -255,6 +261,10 @@ def test_a_trace_goes_on_unmodified_after_a_probe(
     random_engine: HfEngine, random_reference: Reprefill
 ) -> None:
     """In-line probing: generate to a budget, branch, resume."""
+    import torch
+
+    from stopadvisor.engines.hf.branch import Branch, probe_branches
+
     engine, at = random_engine, plan(greedy=True)
     start = [engine.chat.prompt_ids(prompt(c).messages) for c in ("a", "bcd")]
     suffix = engine.suffix_ids(at.cue)
@@ -314,6 +324,8 @@ def test_the_tiny_reasoner_reasons(
     tiny_reasoner: HfEngine, tiny_reference: Reprefill, workload: str
 ) -> None:
     """Real traces and answers: greedy generation and probes equal transformers' own."""
+    import torch
+
     engine = tiny_reasoner
     file = TINY_REASONER.parent / f"{workload}.jsonl"
     questions = make_prompts(read_workload(file).questions[:2], None)

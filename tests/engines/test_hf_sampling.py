@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import torch
-from transformers import GenerationConfig
-from transformers.generation.logits_process import (
-    LogitsProcessorList,
-    MinPLogitsWarper,
-    RepetitionPenaltyLogitsProcessor,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-)
 
-from stopadvisor.engines.hf.sampler import Sampler, Sampling, uniforms
+from stopadvisor.engines.sampling import Sampling
 from stopadvisor.ground.errors import EngineError, ModelError
 from tests.engines.tiny import plan, prompt
 
+if TYPE_CHECKING:  # torch takes seconds to import, and every worker collects this file
+    import torch
+
+    from stopadvisor.engines.hf.sampler import Sampler
+
+pytestmark = pytest.mark.slow
+
 VOCABULARY = 40
-CPU = torch.device("cpu")
 
 SETTINGS = [
     pytest.param(Sampling(1.0), id="plain"),
@@ -35,28 +32,44 @@ SETTINGS = [
 ]
 
 
+def sampler_of(
+    sampling: Sampling, prompts: Sequence[Sequence[int]], streams: np.ndarray | None = None
+) -> Sampler:
+    import torch
+
+    from stopadvisor.engines.hf.sampler import Sampler
+
+    streams = np.empty((len(prompts), 0)) if streams is None else streams
+    return Sampler(sampling, prompts, streams, VOCABULARY, torch.device("cpu"))
+
+
 def reference(sampling: Sampling, logits: torch.Tensor, seen: list[int]) -> torch.Tensor:
-    steps = LogitsProcessorList()
+    import torch
+    from transformers.generation import logits_process as processors
+
+    steps = processors.LogitsProcessorList()
     if sampling.repetition_penalty != 1:
-        steps.append(RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
-    steps.append(TemperatureLogitsWarper(sampling.temperature))
+        steps.append(processors.RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
+    steps.append(processors.TemperatureLogitsWarper(sampling.temperature))
     if sampling.top_k:
-        steps.append(TopKLogitsWarper(sampling.top_k))
+        steps.append(processors.TopKLogitsWarper(sampling.top_k))
     if sampling.top_p < 1:
-        steps.append(TopPLogitsWarper(sampling.top_p))
+        steps.append(processors.TopPLogitsWarper(sampling.top_p))
     if sampling.min_p > 0:
-        steps.append(MinPLogitsWarper(sampling.min_p))
+        steps.append(processors.MinPLogitsWarper(sampling.min_p))
     scores: torch.Tensor = steps(torch.tensor([seen]), logits[None].double())
     return scores[0].softmax(-1)
 
 
 @pytest.mark.parametrize("sampling", SETTINGS)
 def test_draws_follow_the_processors_of_transformers(sampling: Sampling) -> None:
+    import torch
+
     n, seen = 4000, [1, 2, 5, 5, 7]
     logits = torch.randn(VOCABULARY, generator=torch.Generator().manual_seed(3)) * 2
     # Evenly spaced numbers give every token its share of them, up to one at either end.
     streams = ((np.arange(n) + 0.5) / n)[:, None]
-    sampler = Sampler(sampling, [seen] * n, streams, VOCABULARY, CPU)
+    sampler = sampler_of(sampling, [seen] * n, streams)
     drawn = torch.bincount(sampler.draw(logits.expand(n, -1), 0), minlength=VOCABULARY)
     expected = reference(sampling, logits, seen)
     assert torch.allclose(drawn.double(), expected * n, atol=1.01)
@@ -64,9 +77,9 @@ def test_draws_follow_the_processors_of_transformers(sampling: Sampling) -> None
 
 
 def test_a_repetition_penalty_counts_what_was_drawn() -> None:
-    sampler = Sampler(
-        Sampling(0.0, repetition_penalty=2.0), [[], []], np.empty((2, 0)), VOCABULARY, CPU
-    )
+    import torch
+
+    sampler = sampler_of(Sampling(0.0, repetition_penalty=2.0), [[], []])
     logits = torch.zeros(2, VOCABULARY)
     logits[:, 4], logits[:, 6], logits[:, 8] = 3.0, 2.0, 1.75
     drawn = [sampler.draw(logits, step).tolist() for step in range(3)]
@@ -76,6 +89,8 @@ def test_a_repetition_penalty_counts_what_was_drawn() -> None:
 
 
 def test_streams_belong_to_the_question() -> None:
+    from stopadvisor.engines.hf.sampler import uniforms
+
     a, b = prompt("a"), prompt("b")
     both = uniforms([a, b], seed=7, length=5)
     np.testing.assert_array_equal(uniforms([b], seed=7, length=9)[0, :5], both[1])
@@ -108,16 +123,22 @@ def test_streams_belong_to_the_question() -> None:
 def test_settings_are_the_models_own(
     settings: dict[str, Any], changes: dict[str, Any], expected: Sampling
 ) -> None:
+    from transformers import GenerationConfig
+
     assert Sampling.of(GenerationConfig(**settings), plan(**changes)) == expected
 
 
 def test_a_setting_that_is_not_applied_is_named() -> None:
+    from transformers import GenerationConfig
+
     settings = GenerationConfig(do_sample=True, no_repeat_ngram_size=3)
     with pytest.raises(ModelError, match="no_repeat_ngram_size=3"):
         Sampling.of(settings, plan())
 
 
 def test_logits_that_are_not_finite_end_the_job() -> None:
-    sampler = Sampler(Sampling(0.0), [[]], np.empty((1, 0)), VOCABULARY, CPU)
+    import torch
+
+    sampler = sampler_of(Sampling(0.0), [[]])
     with pytest.raises(EngineError, match="not finite"):
         sampler.draw(torch.full((1, VOCABULARY), float("nan")), 0)

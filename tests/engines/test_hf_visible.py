@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import make_requests, policy_plan
 from stopadvisor.probes.asking import ProbePlan, Prompt, RawTrace
@@ -16,6 +15,9 @@ from stopadvisor.workload.questions import read_workload
 from tests.engines.online_policies import TINY_REASONER, bound
 from tests.engines.tiny import Reprefill, plan, prompt
 from tests.policy_content import family_content
+
+if TYPE_CHECKING:
+    from stopadvisor.engines.hf.engine import HfEngine
 
 pytestmark = pytest.mark.slow
 

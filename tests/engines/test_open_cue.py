@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from stopadvisor.engines.answer_end import AnswerStops
 from stopadvisor.engines.chat import Marker
-from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import make_requests, policy_plan
 from stopadvisor.probes.asking import Engine, OnStop
@@ -22,6 +21,9 @@ from tests.engines.online_policies import bound
 from tests.engines.test_openai_engine import PLAN, engine_at, probed, prompts
 from tests.engines.tiny import Reference, Reprefill, plan, prompt
 from tests.policy_content import open_cue_content
+
+if TYPE_CHECKING:
+    from stopadvisor.engines.hf.engine import HfEngine
 
 Script = Callable[[Sequence[Sequence[int]]], None]
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
 from stopadvisor.collection.collect import make_prompts
-from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.ground.errors import EngineError
 from stopadvisor.probes.asking import ProbePlan, Prompt, RawTrace
 from stopadvisor.workload.questions import RecordedTrace, read_workload
 from tests.engines.fake_server import fake_server
 from tests.engines.online_policies import TINY_REASONER
 from tests.engines.test_openai_engine import engine_at
+
+if TYPE_CHECKING:
+    from stopadvisor.engines.hf.engine import HfEngine
 
 PLAN = ProbePlan((0, 8, 32, 64), cue="\n\nFinal answer:", max_think=300, greedy=True)
 SAMPLES = TINY_REASONER.parent

@@ -6,24 +6,18 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
-from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
-from tokenizers.models import BPE
-from transformers import (
-    AutoModelForCausalLM,
-    GenerationConfig,
-    PreTrainedTokenizerFast,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
 
-from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.probes.asking import ProbePlan, Prompt, RawTrace
+
+if TYPE_CHECKING:  # torch takes seconds to import, and every worker collects this file
+    from transformers import PreTrainedTokenizerFast
+
+    from stopadvisor.engines.hf.engine import HfEngine
 
 SPECIAL = ("<pad>", "<user>", "<bot>", "<eos>")
 TEMPLATE = """\
@@ -39,6 +33,10 @@ TEMPLATE = """\
 
 
 def byte_tokenizer(think: bool = True, template: str | None = TEMPLATE) -> PreTrainedTokenizerFast:
+    from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
+    from tokenizers.models import BPE
+    from transformers import PreTrainedTokenizerFast
+
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = [*SPECIAL, *alphabet]
     backend = Tokenizer(BPE(vocab={t: i for i, t in enumerate(vocabulary)}, merges=[]))
@@ -61,6 +59,9 @@ def save_model(
     folder: Path, tokenizer: PreTrainedTokenizerFast, generation: dict[str, Any], **config: Any
 ) -> Path:
     """Write a Qwen3 of random weights, large enough for its logits to differ from each other."""
+    import torch
+    from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
+
     torch.manual_seed(0)
     model = Qwen3ForCausalLM(
         Qwen3Config(
@@ -112,16 +113,22 @@ class Reprefill:
 
     @classmethod
     def of(cls, folder: Path) -> Reprefill:
+        import torch
+        from transformers import AutoModelForCausalLM
+
         model = AutoModelForCausalLM.from_pretrained(
             folder, attn_implementation="eager", dtype=torch.float32
         )
         return cls(model)
 
-    @torch.no_grad()
     def forced(self, prefix: list[int], n_tokens: int) -> Reference:
+        import torch
+
         ids, out, logprobs, entropies = list(prefix), [], [], []
         for _ in range(n_tokens):
-            logits = self.model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1]
+            with torch.no_grad():
+                output = self.model(input_ids=torch.tensor([ids]), use_cache=False)
+            logits = output.logits[0, -1]
             row = logits.double().log_softmax(-1)
             out.append(int(row.argmax()))
             logprobs.append(float(row.max()))

@@ -5,13 +5,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from stopadvisor.engines import hf
-from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.openai import open_servers
-from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.policy.frozen import Policy, load_policy
 from stopadvisor.policy.requests import Request, make_requests
 from stopadvisor.serving.serve_settings import ServeSettings
@@ -27,6 +26,10 @@ from tests.integration.server import (
     with_plugin,
 )
 from tests.missing import skip_without
+
+if TYPE_CHECKING:
+    from stopadvisor.engines.hf.engine import HfEngine
+    from stopadvisor.engines.openai.engine import OpenAiEngine
 
 SIZES = (24, pytest.param(400, marks=pytest.mark.long))
 """Questions whose stops and answers are held against the local engine's, one by one."""

@@ -13,14 +13,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
 from openai import AsyncOpenAI, OpenAIError
 
 from stopadvisor.cli.main import main
-from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import Request, policy_plan
 from stopadvisor.serving.serve_settings import ServeSettings
@@ -29,6 +28,9 @@ from tests.integration.asking import Seen, ask, ask_all, differing
 from tests.integration.conftest import POLICY
 from tests.integration.server import AS_CALIBRATED, NAME, ROOT, VllmServer, with_plugin
 from tests.material import write_easiest
+
+if TYPE_CHECKING:
+    from stopadvisor.engines.hf.engine import HfEngine
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.policy.frozen import Policy, save_policy
 from stopadvisor.policy.requests import Reply, Request, make_requests, policy_plan
 from tests.engines.online_policies import rule
@@ -15,6 +15,9 @@ from tests.integration.conftest import SIZES
 from tests.integration.server import VllmServer
 from tests.material import easiest
 from tests.serving.gateways import running
+
+if TYPE_CHECKING:
+    from stopadvisor.engines.hf.engine import HfEngine
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 

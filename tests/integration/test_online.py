@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stopadvisor.engines.hf.engine import HfEngine
-from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import OnStop, Reply, Request, make_requests, policy_plan
 from tests.engines.online_policies import rule
 from tests.material import easiest
+
+if TYPE_CHECKING:
+    from stopadvisor.engines.hf.engine import HfEngine
+    from stopadvisor.engines.openai.engine import OpenAiEngine
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -17,8 +18,6 @@ from stopadvisor.answers.grading import GRADING, Grader
 from stopadvisor.collection.collect import collect, make_prompts
 from stopadvisor.collection.pilot import cue_ids
 from stopadvisor.engines import openai
-from stopadvisor.engines.hf.engine import HfEngine
-from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.ground.constants import CUES
 from stopadvisor.policy.frozen import policy_source
 from stopadvisor.probes.asking import Engine, ProbePlan, Prompt, RawTrace
@@ -30,6 +29,10 @@ from stopadvisor.workload.questions import Workload, read_workload
 from tests.integration.conftest import AT_ONCE
 from tests.integration.server import NAME, ROOT, VllmServer
 from tests.material import easiest
+
+if TYPE_CHECKING:
+    from stopadvisor.engines.hf.engine import HfEngine
+    from stopadvisor.engines.openai.engine import OpenAiEngine
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 

@@ -15,14 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from openai import AsyncOpenAI
 from safetensors.numpy import save_file
 
-from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.policy.frozen import Policy, load_policy, save_policy
 from stopadvisor.policy.requests import Reply, Request, make_requests, policy_plan
 from stopadvisor.serving.serve_settings import ServeSettings
@@ -40,6 +39,9 @@ from tests.integration.server import (
 )
 from tests.material import easiest
 from tests.policy_content import family_content, policy_from
+
+if TYPE_CHECKING:
+    from stopadvisor.engines.hf.engine import HfEngine
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 

@@ -8,16 +8,19 @@ import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from openai import AsyncOpenAI
 
-from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import Reply, Request, make_requests, policy_plan
 from stopadvisor.workload.questions import read_workload
 from tests.integration.asking import Seen, ask, differing, gauges, metrics
 from tests.integration.server import ROOT, VllmServer
+
+if TYPE_CHECKING:
+    from stopadvisor.engines.hf.engine import HfEngine
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow, pytest.mark.long]
 
