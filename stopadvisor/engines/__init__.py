@@ -1,7 +1,7 @@
-"""Models that draw traces and forced answers: here in `hf`, at servers in `openai`.
+"""Engines that run a model: `hf` in this process, `openai` at a server.
 
-Public are `OutOfMemory`, `hf.load_engine` and `openai.open_servers`; README.md says what they need.
-Nothing here imports them, so that the command line starts without torch.
+The public names are `OutOfMemory`, `hf.load_engine` and `openai.open_servers`.  They are imported
+from there, so that the command line starts without torch.
 """
 
 from stopadvisor.engines.errors import OutOfMemory

@@ -1,7 +1,7 @@
-r"""Where a forced answer ends, decided on token ids.
+r"""The rules that end a forced answer, applied to token ids.
 
-What each token of the vocabulary holds is looked up once; text is decoded only when a brace may
-have closed a ``\boxed{}``.  Knows the tokenizer's texts, nothing of models.
+Each token of the vocabulary is classified once; text is decoded only when a brace may have closed a
+``\boxed{}``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FIRST_LINE = re.compile(r"\s*\S[^\n]*")
 
 _Row = TypeVar("_Row")
 Ask = Callable[[Sequence[int], int], Awaitable[tuple[Sequence[int], list[_Row]]]]
-"""Is given an answer so far and a limit; gives the tokens of a request, each with a row."""
+"""Called with the answer so far and a token limit; returns new tokens and a row for each."""
 
 
 @dataclass(frozen=True)
@@ -34,18 +34,19 @@ class ForcedAnswer:
     """One forced answer."""
 
     ids: tuple[int, ...]
-    """Decoded tokens, the ending one included."""
+    """Decoded tokens, including the one that ended the answer."""
     text: str
-    """The answer without what ended it."""
+    """The answer without the token that ended it."""
     mean_logprob: float
-    """Of the tokens before the ending one; 0 without log-probabilities, and so is the entropy."""
+    """Over the tokens before the ending one.  Without log-probabilities this and the entropy are
+    0."""
     mean_entropy: float
     tail_mass: float | None
-    """Mean probability outside the top k; None where no top k was asked for."""
+    """Mean probability outside the top k; None if the whole vocabulary was measured."""
     closed_by_itself: bool | None = None
-    """The model closed its thinking right after the answer; None unless the cue is open."""
+    """Whether the model closed its thinking right after the answer; None unless the cue is open."""
     entropy_slack: float = 0.0
-    """Nats by which the entropy may be off."""
+    """Largest error of the entropy, in nats."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +55,13 @@ class AnswerStops:
 
     chat: Chat
     flags: NDArray[np.uint8] = field(repr=False)
-    """What each token holds, by id."""
+    """Bit flags of each token id: EOS, newline, content, brace."""
     is_open: bool = False
-    """The answer stands in open thinking: what follows it is looked at too, see `AnswerTokens`."""
+    """The answer is written inside the thinking, so `AnswerTokens` also reads what follows it."""
 
     @classmethod
     def of(cls, chat: Chat, stop_ids: Sequence[int], vocabulary: int) -> AnswerStops:
-        """Look up every token; `vocabulary` is the width of the logits."""
+        """Classify every token; `vocabulary` is the width of the logits."""
         known = min(vocabulary, len(chat.tokenizer))
         texts = chat.tokenizer.batch_decode(
             [[i] for i in range(known)],
@@ -82,25 +83,25 @@ class AnswerStops:
         return cls(chat, flags)
 
     def after_cue(self, cue: str) -> AnswerStops:
-        """The same rule for answers after this cue."""
+        """Return the rules for answers after this cue."""
         return replace(self, is_open=is_open_cue(cue))
 
     def newline_ids(self) -> tuple[int, ...]:
-        """Return the ids at which a server that stops at ids alone should end a forced answer.
+        """Return newline tokens for a server that can stop only at token ids.
 
-        Tokens with a newline and at most two other characters: the list is searched after every
-        token, and longer ones are many.  An answer that runs past one is cut here.
+        Only tokens with at most two other characters: the server searches the list after every
+        token, and there are many longer ones.  An answer that runs past one of those is cut here.
         """
         ids = np.flatnonzero(self.flags & _NEWLINE).tolist()
         return tuple(i for i in ids if len(self.chat.decode([i]).strip()) <= 2)
 
     @property
     def vocabulary(self) -> int:
-        """Ids that there are."""
+        """Number of token ids."""
         return len(self.flags)
 
     def boxed(self, ids: Sequence[int]) -> bool:
-        r"""Whether the answer so far holds a ``\boxed{}`` that is closed."""
+        r"""Whether the answer so far contains a closed ``\boxed{}``."""
         text = self.chat.decode(ids)
         for opening in _BOXED.finditer(text):
             depth = 1
@@ -111,10 +112,10 @@ class AnswerStops:
         return False
 
     def text(self, ids: Sequence[int], ended: bool) -> str:
-        r"""Return the answer without its last token, where that one `ended` it and the cap did not.
+        r"""Return the answer's text; if a token `ended` it (not the cap), without that token.
 
-        A newline ends the answer wherever it stands in its token, so that ``"5.\n"`` gives
-        ``"5."``; the brace that closes a box belongs to the answer and stays.
+        A newline ends the answer wherever it is in its token, so ``"5.\n"`` gives ``"5."``.  The
+        brace that closes a box is part of the answer and stays.
         """
         if not ended:
             return self.chat.decode(ids)
@@ -134,19 +135,19 @@ class AnswerStops:
 class AnswerTokens:
     """One forced answer, token by token.
 
-    In open thinking an answer that is over is followed a little: white space is passed over, and
-    the next token tells whether the model closes its thinking there.
+    After an answer inside open thinking, decoding continues past white space until a token shows
+    whether the model closes its thinking there.
     """
 
     stops: AnswerStops
     ids: list[int] = field(default_factory=list)
-    """All that was decoded."""
+    """All decoded tokens."""
     over: bool = False
-    """Nothing more is to be decoded; a cap is the caller's to hold."""
+    """No more tokens are needed; the caller enforces the cap."""
     closed: bool = False
-    """The model has closed its thinking right after the answer."""
+    """The model closed its thinking right after the answer."""
     _end: int | None = None
-    """Tokens up to the one that ended the answer, it included."""
+    """Tokens up to and including the one that ended the answer."""
     _has_content: bool = False
 
     def take(self, token: int) -> bool:
@@ -165,9 +166,10 @@ class AnswerTokens:
         return self.over
 
     async def decode(self, ask: Ask[_Row], cap: int) -> list[_Row]:
-        """Ask until it is over, or has `cap` tokens; return the rows of the `counted` tokens.
+        """Call `ask` until the answer is over or has `cap` tokens; return the `counted` rows.
 
-        A newline before the answer, and in open thinking what follows it, take a request each.
+        A newline before the answer costs a second request, and so does what follows an answer in
+        open thinking.
         """
         rows, most = list[_Row](), cap
         while not self.over and len(self.ids) < cap:
@@ -176,17 +178,17 @@ class AnswerTokens:
             for token in new[: cap - len(self.ids)]:
                 if self.take(token):
                     break
-            if self.ended:  # in open thinking: does the closer follow?
+            if self._end is not None:  # in open thinking: does the closer follow?
                 most = len(self.stops.chat.closer.ids)
         return rows[: self.counted]
 
     def _is_followed(self) -> bool:
-        """Whether it shows by now if the model closes its thinking after the answer."""
+        """Whether the tokens so far show if the model closes its thinking after the answer."""
         closer, size = self.stops.chat.closer.ids, len(self.ids)
         if tuple(self.ids[-len(closer) :]) == closer:
             self.closed = True
             if self._end is None or size - len(closer) < self._end:
-                self._end = None  # the closer is what ended the answer
+                self._end = None  # the closer itself ended the answer
             return True
         if self._end is None:
             return False
@@ -201,22 +203,17 @@ class AnswerTokens:
         return True
 
     @property
-    def ended(self) -> bool:
-        """Whether the answer itself has ended, by what it holds."""
-        return self._end is not None
-
-    @property
     def counted(self) -> int:
-        """Tokens of the answer itself; at least one, which may be what ended it."""
+        """Number of tokens in the answer, at least 1: a lone ending token counts."""
         return max(1, self._answer if self._end is None else self._end - 1)
 
     @property
     def _answer(self) -> int:
-        """Tokens before a closer that ended the answer."""
+        """Number of tokens before a closer that ended the answer."""
         return len(self.ids) - (len(self.stops.chat.closer.ids) if self.closed else 0)
 
     def forced(self, logprob: float, entropy: float, tail_mass: float | None) -> ForcedAnswer:
-        """The answer with the means over its `counted` tokens."""
+        """Return the answer, given the means over its `counted` tokens."""
         stops, end = self.stops, self._end
         return ForcedAnswer(
             ids=tuple(self.ids),

@@ -1,7 +1,7 @@
-"""The tokenizer's side of probing: rendered prompts, thinking markers and suffixes.
+"""Chat template, thinking markers and suffixes, as token ids.
 
-Works on token ids throughout: text that is split and joined again may give other tokens.  Knows no
-model, and imports no transformers: it is handed a tokenizer.
+Token ids throughout, because text that is split and joined again may give other tokens.  Works on
+a tokenizer that is passed in, and does not import transformers.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _SPECIMEN = (
     "Wait, 3.14159 + 2,718 = f(x)^2;\n\n\tdef naïve(): return '\\\\boxed{½}'  # ok\r\n"
     "Überraschung – 東京は人口1400万人。 Привет, мир! 🙂 <think>don't</think> A) B) ≤ ∑"
 )
-"""Split differently by every tokenizer; part of its hash."""
+"""A text that every tokenizer splits differently; part of the tokenizer's hash."""
 _CONTEXT = 8
-"""Tokens that a part of a text is decoded after, or more where these do not suffice."""
+"""Fewest earlier tokens that `GrowingText` decodes together with new ones."""
 
 
 @dataclass(frozen=True)
 class Marker:
-    """The opener or the closer of the thinking."""
+    """The text that opens or closes thinking, and its token ids."""
 
     text: str
     ids: tuple[int, ...]
@@ -45,11 +45,11 @@ class Marker:
 def find_markers(
     tokenizer: Any, think_open: str | None = None, think_close: str | None = None
 ) -> tuple[Marker, Marker]:
-    """Find the opener and the closer of the model's thinking as sequences of token ids.
+    """Find the token ids that open and close the model's thinking.
 
-    Both are given as text, or neither.  Without them the known pairs are tried: a pair is taken
-    when the tokenizer has its opener and closer as tokens of their own, or when the chat template
-    writes both.  Raises `ModelError`: no pair fits, or a marker does not survive the tokenizer.
+    Pass both texts or neither.  Without them, take the first known pair that the tokenizer has as
+    single tokens or that the chat template writes.  Raise `ModelError` if no pair fits or a marker
+    does not round-trip through the tokenizer.
     """
     if think_open is not None and think_close is not None:
         return _marker(tokenizer, think_open), _marker(tokenizer, think_close)
@@ -112,9 +112,9 @@ class Chat:
     opener: Marker
     closer: Marker
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """Passed to the chat template, as in ``--chat-template-kwargs``."""
+    """Passed to the chat template (``--chat-template-kwargs``)."""
     hide: Callable[[str], str] = field(default=str, repr=False, compare=False)
-    """Takes out of decoded text what must not be shown, such as a key that a server repeats."""
+    """Removes secrets from decoded text, such as an API key that a server repeats."""
 
     @classmethod
     def of(
@@ -125,10 +125,10 @@ class Chat:
         think_close: str | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> Chat:
-        """Find the markers and try the template on a first message.
+        """Find the markers and test the template on a first message.
 
-        Raises `ModelError`: no chat template, no markers, a template that fails or keeps thinking
-        off, or arguments that would replace it.
+        Raise `ModelError` if there is no chat template, no markers are found, the template fails or
+        turns thinking off, or `template_kwargs` contains a reserved argument.
         """
         for name in reserved_arguments(template_kwargs or {}):
             raise ModelError(f"chat template argument {name!r} is reserved: rendering sets it")
@@ -143,7 +143,7 @@ class Chat:
         return chat
 
     def render(self, messages: Sequence[Mapping[str, str]], *, generation: bool = True) -> str:
-        """Return the conversation as the chat template writes it."""
+        """Return the conversation rendered by the chat template."""
         try:
             text = self.tokenizer.apply_chat_template(
                 [dict(message) for message in messages],
@@ -158,16 +158,15 @@ class Chat:
         return str(text)
 
     def prompt_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """Return the prompt's token ids, thinking opened.
+        """Return the prompt's token ids, ending inside the thinking.
 
-        A template that opens the thinking itself is used as it stands, with whatever it writes
-        after the opener; otherwise the opener is appended.  One that fails, or closes the thinking
-        before it began, raises `ModelError`.
+        If the template opens thinking itself, its text is used unchanged; otherwise the opener is
+        appended.  Raise `ModelError` if the template fails or closes the thinking at once.
         """
         text = self.render(messages)
         if self.opener.text not in text:
             return [*self.encode(text), *self.opener.ids]
-        # Thinking in earlier turns, or in the question, must not be taken for this turn's.
+        # Ignore openers in earlier turns or in the question.
         turn = text.removeprefix(self.render(messages, generation=False))
         _, opened, after = turn.rpartition(self.opener.text)
         if not opened:
@@ -180,20 +179,20 @@ class Chat:
         return self.encode(text)
 
     def suffix_ids(self, cue: str) -> list[int]:
-        """Return the ids that ask for the answer: the closer, unless the cue is open, then it."""
+        """Return the ids that force an answer: the closer (unless the cue is open) and the cue."""
         closer = () if is_open_cue(cue) else self.closer.ids
         return [*closer, *self.encode(cue_text(cue))]
 
     def encode(self, text: str) -> list[int]:
-        """Return a text's ids, nothing added."""
+        """Return a text's token ids, without special tokens added."""
         return _encode(self.tokenizer, text)
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
-        """Return ids as text, special tokens left out unless they are asked for."""
+        """Decode ids, without special tokens unless `special`."""
         return self.hide(_decode(self.tokenizer, ids, special=special))
 
     def check_markers(self) -> Check:
-        """The markers, one token or several, come back from their text as the same ids."""
+        """Check that both markers keep their token ids when decoded and encoded again."""
         seen, changed = [], []
         for name, marker in (("opener", self.opener), ("closer", self.closer)):
             ids = list(marker.ids)
@@ -207,7 +206,7 @@ class Chat:
         return Check("marker-ids", "warn", f"{', '.join(seen)}; {', '.join(changed)}", advice)
 
     def check_template(self, prompts: Sequence[Prompt]) -> Check:
-        """The chat template opens the thinking for all questions, or for none."""
+        """Check that the chat template opens thinking for all questions or for none."""
         opens = sum(
             self.encode(self.render(p.messages)) == self.prompt_ids(p.messages) for p in prompts
         )
@@ -227,7 +226,7 @@ class Chat:
         )
 
     def identity(self, stop_ids: Sequence[int]) -> dict[str, Any]:
-        """Return the part of `Engine.identity` that tokenizer, template and ends decide."""
+        """Return the part of `Engine.identity` that depends on tokenizer and template."""
         return {
             "tokenizer_sha256": self.tokenizer_sha256(),
             "template_sha256": self.template_sha256(),
@@ -238,9 +237,9 @@ class Chat:
         }
 
     def tokenizer_sha256(self) -> str:
-        """Hash the vocabulary with its ids, and how a fixed text is split.
+        """Hash the vocabulary with its ids, and the token ids of a fixed text.
 
-        Files are not compared: saving a tokenizer again rewrites them, and changes nothing.
+        The files are not hashed: saving a tokenizer again rewrites them without changing it.
         """
         return _json_sha256([sorted(self.tokenizer.get_vocab().items()), self.encode(_SPECIMEN)])
 
@@ -254,22 +253,22 @@ class Chat:
 
 @dataclass
 class GrowingText:
-    """The text of ids that grow, each of which is decoded a few times in all.
+    """Incremental decoder: each id is decoded a few times in all, not once per call.
 
-    A tokenizer may write a token differently at the beginning of a text, in the middle of a
-    character, or after its neighbours.  So new ids are decoded with the ones before them, and are
-    joined to the text before them where both agree on those; elsewhere all ids are decoded.
+    A token may decode differently at the beginning of a text, inside a multi-token character, or
+    after other tokens.  So new ids are decoded together with the ids before them, and the result is
+    appended if it agrees with the earlier text; otherwise all ids are decoded again.
     """
 
     chat: Chat
     _text: str = ""
-    """Of the first `_whole` ids."""
+    """Text of the first `_whole` ids."""
     _whole: int = 0
     _start: int = 0
-    """Where the ids begin that new ones are decoded with."""
+    """First id that is decoded again together with new ones."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return `chat.decode(ids)`; they begin with the ids of the call before."""
+        """Return `chat.decode(ids)`; `ids` must extend those of the previous call."""
         context = self._decode(ids[self._start : self._whole])
         longer = self._decode(ids[self._start :])
         agree = longer.startswith(context)
@@ -282,7 +281,7 @@ class GrowingText:
         return _decode(self.chat.tokenizer, ids, special=False)
 
     def _context(self, ids: Sequence[int], text: str) -> int:
-        """Return where the fewest last tokens begin that decode to the end of the text."""
+        """Return the start of the shortest suffix of `ids` that decodes to the text's end."""
         n_tokens = _CONTEXT
         while n_tokens < len(ids):
             context = self._decode(ids[-n_tokens:])
@@ -293,24 +292,24 @@ class GrowingText:
 
 
 class ChatEngine:
-    """What every engine leaves to the tokenizer of its `chat`; see `probes.asking.Engine`."""
+    """Mixin: the methods of `probes.asking.Engine` that need only a `chat`."""
 
     chat: Chat
 
     def suffix_ids(self, cue: str) -> list[int]:
-        """Return the ids that ask for the answer."""
+        """See `Chat.suffix_ids`."""
         return self.chat.suffix_ids(cue)
 
     def encode(self, text: str) -> list[int]:
-        """Return a text's ids."""
+        """See `Chat.encode`."""
         return self.chat.encode(text)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return ids as text."""
+        """See `Chat.decode`."""
         return self.chat.decode(ids)
 
     def prompt_checks(self, prompts: Sequence[Prompt]) -> list[Check]:
-        """Check thinking markers and chat template, as preflight does for every engine."""
+        """Check the thinking markers and the chat template."""
         return [self.chat.check_markers(), self.chat.check_template(prompts)]
 
 

@@ -1,7 +1,6 @@
-"""Which model is asked and where it runs, and opening it: here, or at its server.
+"""Settings that choose a model and where it runs, and the functions that open it.
 
-Plain values; the command line and `stopadvisor.assess` fill them in.  Loads torch or a client only
-where a model is opened.
+Torch or an HTTP client is imported only when a model is opened.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ __all__ = ["DEFAULT_MODEL", "EngineSettings", "how_to_open", "open_engine", "sta
 
 DEFAULT_MODEL = "Qwen/Qwen3-8B"
 _AT_ONCE = 32
-"""Requests to each server of a ladder, where nobody says how many."""
+"""Default concurrency per server of a ladder."""
 _AT_ONCE_HERE = 256
-"""Where all models run here, and decode in batches."""
+"""Default if all rungs run in this process, where they decode in batches."""
 
 
 @dataclass(frozen=True)
@@ -34,33 +33,33 @@ class EngineSettings:
 
     model: str | None = DEFAULT_MODEL
     of_policy: bool = False
-    """Whether a policy names the model, and not the command line."""
+    """Whether the model's name comes from a policy rather than the command line."""
     device: str = "auto"
     dtype: str = "auto"
     think_tags: tuple[str, str] | None = None
-    """What opens and closes thinking; None: recognised."""
+    """Opener and closer of thinking; None detects them."""
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     engine: str = "hf"
     base_url: tuple[str, ...] = ()
     tokenizer: str | None = None
-    """None: from where the server says that it took the model, else under the model's name."""
+    """Folder or Hub name; None uses the model's origin as the server reports it, else `model`."""
     concurrency: int | None = None
-    """Requests to a server at once; None for the engine's default."""
+    """Requests in flight per server; None is the engine's default."""
     api_key_env: str | None = None
-    """None: OPENAI_API_KEY, where it is set."""
+    """Environment variable with the API key; None uses OPENAI_API_KEY if it is set."""
     request_timeout: float = 600.0
     patience: float = 300.0
     remark: Callable[[str], None] | None = field(default=None, compare=False)
-    """Told when a server is waited for."""
+    """Called with one line while waiting for a server."""
 
     @property
     def at_server(self) -> bool:
-        """Whether a server answers, and not a model that is loaded here."""
+        """Whether a server runs the model rather than this process."""
         return self.engine == "openai"
 
 
 def start_engine(options: EngineSettings) -> HfEngine | OpenAiEngine:
-    """Load the model here, or open it at its server."""
+    """Load the model into this process, or connect to its server."""
     assert options.model is not None
     if options.at_server:
         from stopadvisor.engines import openai
@@ -92,7 +91,7 @@ def _chat_options(options: EngineSettings) -> dict[str, Any]:
 
 @contextmanager
 def open_engine(options: EngineSettings) -> Iterator[HfEngine | OpenAiEngine]:
-    """The loaded model, closed at the end."""
+    """Open the model for the duration of a ``with`` block."""
     try:
         loaded = start_engine(options)
     except ModelError as error:
@@ -105,7 +104,7 @@ def open_engine(options: EngineSettings) -> Iterator[HfEngine | OpenAiEngine]:
 
 @contextmanager
 def how_to_open(options: EngineSettings, ladder: Ladder) -> Iterator[dict[str, Any]]:
-    """Load the models of rungs that run here; what to open the ladder's rungs with."""
+    """Load the rungs that run in this process; yield the options for opening the ladder."""
     with ExitStack() as opened:
         here = [rung for rung in ladder.rungs if rung.engine == "hf"]
         how: dict[str, Any] = {

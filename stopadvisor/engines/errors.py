@@ -1,7 +1,4 @@
-"""Raise and word what goes wrong in any engine: a batch too large, a package that is missing.
-
-Knows no engine.
-"""
+"""Errors that all engines share, and helpers that shorten or unwrap errors."""
 
 from __future__ import annotations
 
@@ -13,11 +10,11 @@ __all__ = ["OutOfMemory", "first_error", "first_line", "require_packages"]
 
 
 class OutOfMemory(EngineError):
-    """A batch did not fit into memory; the same prompts in smaller batches may."""
+    """A batch did not fit into memory; smaller batches of the same prompts may."""
 
 
 def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the first of our errors among those of several tasks; without one, the group."""
+    """Return the first `StopAdvisorError` of a task group, or the group if it has none."""
     ours = group.subgroup(StopAdvisorError)
     if ours is None:
         return group
@@ -28,12 +25,12 @@ def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of what an error says, or its name where it says nothing."""
+    """Return the first line of an error's message, or its type if the message is empty."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def require_packages(extra: str, *packages: str, what: str | None = None) -> None:
-    """Refuse an engine, or what is named, whose extra is not installed."""
+    """Raise `ModelError` with the pip command if a package of this extra is missing."""
     for package in packages:
         if importlib.util.find_spec(package) is None:
             raise ModelError(

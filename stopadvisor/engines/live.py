@@ -1,8 +1,8 @@
-"""Early exit for one live request: a model thinks on while it is asked for forced answers.
+"""Early exit for one live request: think, probe, and stop when the policy says so.
 
-The one loop of vLLM's plugin, the gateway and `run` over HTTP; models in this process think in
-batches, in `engines.hf.early_exit`.  A `policy.session.Session` says where to ask, what may be
-shown and when to stop; a backend thinks, answers and writes.
+The loop of the vLLM plugin, the gateway and `run` over HTTP; models in this process run in batches,
+in `engines.hf.early_exit`.  A `policy.session.Session` decides where to probe, what may be shown
+and when to stop; a `Backend` generates tokens.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from stopadvisor.policy.session import AskProbe, Ended, Rule, Session, Show, Sto
 __all__ = ["Backend", "Grown", "LiveAnswer", "LiveRequest", "Observer", "Thinking"]
 
 Grown = Callable[[], None]
-"""Is told that a trace has more tokens."""
+"""Called when a trace has grown."""
 
 
 class Thinking(Protocol):
-    """One trace on its way."""
+    """The generation of one trace."""
 
     async def reach(self, tokens: int | None) -> None:
-        """Return when this many tokens are drawn, or the trace has ended; None for its end."""
+        """Return once this many tokens exist or the trace has ended; None waits for its end."""
         ...
 
     async def give_up(self) -> None:
-        """Draw no more; also where all is drawn."""
+        """Stop generating; has no effect once the trace has ended."""
         ...
 
 
 class Backend(Protocol):
-    """A model that answers when it is forced to, and writes visible answers."""
+    """A model that can be forced to answer and that writes visible answers."""
 
     @property
     def stops(self) -> AnswerStops:
-        """Where answers end, with the chat whose tokens they are."""
+        """The rules that end a forced answer."""
         ...
 
     @property
     def chat(self) -> Chat:
-        """Tokenizer and markers."""
+        """Tokenizer and thinking markers."""
         ...
 
     @property
@@ -57,7 +57,7 @@ class Backend(Protocol):
         ...
 
     async def force(self, trace: Trace, at: int, *, precise: bool = False) -> ForcedAnswer:
-        """Force an answer after `at` thinking tokens, and count what it decodes in the trace.
+        """Force an answer after `at` thinking tokens; adds its tokens to `trace.probe_tokens`.
 
         Cancelling aborts the request.  The entropy may be an interval unless `precise`.
         """
@@ -68,94 +68,94 @@ class Backend(Protocol):
     ) -> list[int]:
         """Close the thinking after `at` tokens and return the visible answer.
 
-        `show` gets its tokens as they come.
+        `show` is called with new tokens as they arrive.
         """
         ...
 
 
 class Observer(Protocol):
-    """Called about one request while it is answered, within the event loop; returns at once."""
+    """Callbacks for one request, called in the event loop; they must not block."""
 
     @property
     def shows(self) -> bool:
-        """Whether thinking and content are wanted as they come."""
+        """Whether thinking and content are streamed."""
         ...
 
     def reasoning(self, ids: Sequence[int]) -> None:
-        """Thinking tokens may be shown."""
+        """Show these thinking tokens."""
         ...
 
     def content(self, ids: Sequence[int]) -> None:
-        """Tokens of a visible answer may be shown, without the one that ends it."""
+        """Show these tokens of the visible answer; the ending token is left out."""
         ...
 
     def probed(self, seconds: float, failed: Exception | None) -> None:
-        """A forced answer came, or did not."""
+        """Record a probe and its error, if it failed."""
         ...
 
 
 @dataclass
 class LiveAnswer:
-    """What one request got; whole once it is over."""
+    """The outcome of one request; complete once `LiveRequest.answer` returns."""
 
     trace: Trace
-    """All that was drawn: an audit can think on after it."""
+    """All generated tokens; an audit can continue the trace."""
     started: float = field(default_factory=time.perf_counter)
-    """When it began, by `time.perf_counter`."""
+    """Start time, by `time.perf_counter`."""
     stop: Stop | None = None
-    """None where the trace ended by itself."""
+    """None if the trace ended by itself."""
     shadow: Stop | None = None
-    """Where a policy in its shadow would have stopped it."""
+    """The stop that a policy in shadow mode would have made."""
     forced: ForcedAnswer | None = None
-    """What a stop serves; None where a visible answer was written, or nothing was stopped."""
+    """The answer served at a stop; None with a visible answer or without a stop."""
     written: tuple[int, ...] = ()
     """Visible answer after a stop."""
     probes: int = 0
     failed_probes: int = 0
     first_logprob: float | None = None
-    """Mean over the first forced answer's tokens; None where there is none."""
+    """Mean log-probability of the first forced answer; None without probes."""
 
     @property
     def thinking(self) -> int:
-        """Thinking tokens that were served."""
+        """Number of thinking tokens served."""
         return self.trace.end.thinking if self.stop is None else self.stop.position
 
     @property
     def decoded(self) -> int:
-        """Tokens that were decoded as a trace, also after a stop."""
+        """Number of trace tokens decoded, including those after a stop."""
         return len(self.trace.ids) + self.trace.surplus
 
 
 @dataclass
 class LiveRequest:
-    """A request on its way; cancelling `answer` gives all of it up."""
+    """One request under a policy; cancelling `answer` aborts everything it started."""
 
     backend: Backend
     trace: Trace
     draw: Callable[[Grown | None], Thinking]
-    """Begins the trace's thinking; is told whom to tell of further tokens, if anybody."""
+    """Starts generating the trace, given a callback for new tokens or None."""
     rule: Rule | None
-    """None thinks to the end."""
+    """None never stops."""
     on_stop: OnStop
     task: str
     observer: Observer | None = None
     shadow: bool = False
-    """Judge and never stop."""
+    """Evaluate the policy but never stop."""
     lenient: bool = True
-    """A probe that fails lets the thinking go on to its end; else it is the request's error."""
+    """After a failed probe, think to the end without probing; otherwise raise its error."""
     probe_timeout: float | None = None
-    """Seconds after which a probe has failed."""
+    """Seconds until a probe counts as failed."""
     at_once: int = 1
-    """See `Session`."""
+    """See `Session.at_once`."""
     _content_shown: int = 0
-    _found: LiveAnswer = field(init=False)
+    _answer: LiveAnswer = field(init=False)
     _report: AnswerReport = field(init=False)
     _session: Session = field(init=False)
     _showing: Session = field(init=False)
-    """Says what may be shown; where nothing is ever stopped that is another session."""
+    """Decides what may be shown: in shadow mode a session without a rule."""
 
     def __post_init__(self) -> None:
-        self._found = LiveAnswer(self.trace)
+        self._answer = LiveAnswer(self.trace)
         self._report = AnswerReport(self.rule, self.backend.chat)
         self._session = self._begin(self.rule, streams=self._shows and not self.shadow)
         self._showing = self._begin(None, streams=self._shows) if self.shadow else self._session
@@ -172,7 +172,7 @@ class LiveRequest:
 
     @property
     def needs_ids(self) -> bool:
-        """Whether the policy reads the tokens; otherwise their number is enough."""
+        """Whether the session needs the token ids or only their number."""
         return self._session.needs_ids
 
     @property
@@ -182,12 +182,12 @@ class LiveRequest:
     async def answer(self) -> LiveAnswer:
         """Think, probe and answer.
 
-        If the trace ends while a probe runs, checkpoints before its end are probed all the same:
-        calibration saw their answers, and a stop there counts.  Raises what the engine raises where
-        the thinking failed, or the visible answer after a stop.
+        If the trace ends while a probe runs, the checkpoints before its end are still probed:
+        calibration saw their answers, and a stop there counts.  Errors of the engine while thinking
+        or writing the visible answer propagate.
         """
         thinking = self.draw(self._grown if self._shows else None)
-        found, forced = self._found, None
+        answer, forced = self._answer, None
         try:
             while True:
                 event = self._session.next_event()
@@ -198,32 +198,32 @@ class LiveRequest:
                 elif isinstance(event, Think):
                     await thinking.reach(event.until)
                     report_drawn(self._session, self.trace)
-                elif isinstance(event, Stop) and self.shadow:  # on, as if there were no policy
-                    found.shadow, self._session = event, self._begin(None, streams=False)
+                elif isinstance(event, Stop) and self.shadow:  # go on as if there were no policy
+                    answer.shadow, self._session = event, self._begin(None, streams=False)
                     report_drawn(self._session, self.trace)
                 elif isinstance(event, Stop):
                     await thinking.give_up()
-                    found.stop = event
+                    answer.stop = event
                     if event.reply == "probe":
-                        found.forced = forced  # such a stop rests on one
+                        answer.forced = forced  # of the probe that triggered this stop
                     else:
                         show = self._show_content if self._shows else None
                         written = await self.backend.write(self.trace, event.position, show)
-                        found.written = tuple(written)
-                    return found
-                else:  # the model writes the answer that it began by itself, if it was not cut
+                        answer.written = tuple(written)
+                    return answer
+                else:  # the trace ended by itself: let the model finish its visible answer
                     if self._shows:
                         self._grown()
                     await thinking.reach(None)
                     if self._shows:
                         self._grown()
-                    return found
+                    return answer
         finally:
             await thinking.give_up()
 
     async def _probe(self, position: int) -> ForcedAnswer | None:
-        """Force the answer that the session asks for, and judge it; without one, probe no more."""
-        began, found = time.perf_counter(), self._found
+        """Run the probe that the session asks for; if it fails, stop probing."""
+        began, answer = time.perf_counter(), self._answer
         forced: ForcedAnswer | None = None
         failed: Exception | None = None
         try:
@@ -238,12 +238,12 @@ class LiveRequest:
         if failed is not None and not self.lenient:
             raise failed
         if forced is None:
-            found.failed_probes += 1
+            answer.failed_probes += 1
             self._session.give_up_probing()
             return None
-        if not found.probes:
-            found.first_logprob = forced.mean_logprob
-        found.probes += 1
+        if not answer.probes:
+            answer.first_logprob = forced.mean_logprob
+        answer.probes += 1
         return forced
 
     async def _judged(self, position: int) -> ForcedAnswer:
@@ -259,7 +259,7 @@ class LiveRequest:
     # --- What is shown ---
 
     def _grown(self) -> None:
-        """Show what may be shown by now; called whenever tokens come, also while a probe runs."""
+        """Show what may be shown so far; called on new tokens, also while a probe runs."""
         session = self._showing
         report_drawn(session, self.trace)
         while isinstance(event := session.next_event(), Show):
@@ -270,7 +270,7 @@ class LiveRequest:
             self._show_content(new)
 
     def _show(self, event: Show) -> None:
-        assert self.observer is not None  # or the session would not speak of it
+        assert self.observer is not None  # only streaming sessions emit `Show`
         self.observer.reasoning(self.trace.ids[event.start : event.stop])
 
     def _show_content(self, ids: Sequence[int]) -> None:

@@ -1,7 +1,6 @@
-"""A model's files: whether they can be reached, a hash that tells them from others, its tokenizer.
+"""A model's files without its weights: availability, revision hash, tokenizer.
 
-Without weights and without torch, for a model that runs at a server.  Imports transformers where a
-tokenizer is loaded, not before.
+Needs no torch, as the model may run at a server; transformers is imported on first use.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ __all__ = [
 
 _PATTERNS = ("config.json", "generation_config.json", "*.safetensors", "*.bin")
 _WHOLE = 2**26
-"""Files up to this size are read whole."""
+"""Largest file that is hashed completely."""
 _PIECE = 2**20
 _PIECES = 32
 
@@ -40,9 +39,8 @@ _PIECES = 32
 def content_revision(folder: Path) -> str:
     """Hash a folder's configuration and weights.
 
-    Of a file above 64 MB, its length and 32 pieces of one megabyte, evenly spaced from its first
-    byte to its last: enough to tell fine-tunes and formats apart, and no defence against somebody
-    who wants two models to look alike.
+    For files above 64 MB, hash the length and 32 evenly spaced pieces of one megabyte.  That tells
+    fine-tunes and formats apart; it does not stop someone who wants two models to look alike.
     """
     digest = hashlib.sha256()
     files = sorted({file for pattern in _PATTERNS for file in folder.glob(pattern)})
@@ -87,9 +85,9 @@ def served_identity(
 
 
 def require_hub(model: str) -> None:
-    """Refuse at once, as `ModelError`, what is not in the cache and cannot be fetched.
+    """Raise `ModelError` at once if a model is not cached and the Hub cannot be reached.
 
-    The Hub's own client tries five times and half a minute to reach a host that is not there.
+    The Hub's own client would retry five times, half a minute each.
     """
     from huggingface_hub import constants, try_to_load_from_cache
 
@@ -112,22 +110,22 @@ def require_hub(model: str) -> None:
 
 @dataclass(frozen=True)
 class LoadedTokenizer:
-    """What can be known of a model without its weights."""
+    """A tokenizer and the generation settings of its model."""
 
     tokenizer: Any
     generation: Any
-    """The model's generation settings, a transformers ``GenerationConfig``."""
+    """A transformers ``GenerationConfig``."""
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        """Every id that ends a generation."""
+        """Token ids that end a generation."""
         return stop_ids(self.generation, self.tokenizer)
 
 
 def load_tokenizer(model: str, *, settings_of: str | None = None) -> LoadedTokenizer:
-    """Load a tokenizer with the model's generation settings, or another's, from folder or Hub.
+    """Load a tokenizer and generation settings (those of `settings_of`, if given).
 
-    `ModelError`: there is no such model here or there, or it has no tokenizer.
+    Both are folders or Hub names.  Raise `ModelError` if the tokenizer cannot be loaded.
     """
     from transformers import AutoTokenizer
 
@@ -144,7 +142,7 @@ def load_tokenizer(model: str, *, settings_of: str | None = None) -> LoadedToken
 
 
 def _generation_settings(model: str) -> Any:
-    """Read a model's generation settings; a model without them has those of its configuration."""
+    """Read a model's generation settings, or derive them from its configuration."""
     from transformers import AutoConfig, GenerationConfig
 
     with suppress(OSError):
@@ -157,7 +155,7 @@ def _generation_settings(model: str) -> Any:
 
 
 def stop_ids(generation: Any, tokenizer: Any) -> tuple[int, ...]:
-    """Return every id that ends a generation, the model's and the tokenizer's; there is one."""
+    """Return the token ids that end a generation, the model's and the tokenizer's."""
     ids = getattr(generation, "eos_token_id", None)
     found = {int(i) for i in (ids if isinstance(ids, list) else [ids]) if i is not None}
     if tokenizer.eos_token_id is not None:
@@ -169,7 +167,7 @@ def stop_ids(generation: Any, tokenizer: Any) -> tuple[int, ...]:
 
 @contextmanager
 def quiet(*, bars: bool = True) -> Iterator[None]:
-    """Silence transformers' advice, and its bars where nothing is downloaded."""
+    """Silence the log messages of transformers, and its progress bars unless `bars`."""
     import huggingface_hub
     import transformers
 

@@ -1,7 +1,4 @@
-"""What a plan and a model's own settings ask of an engine: how to draw, how far, what to measure.
-
-The same reading for every engine.  Knows no model and no server.
-"""
+"""Sampling settings from a plan and a model's generation settings, the same for every engine."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from stopadvisor.probes.asking import ProbePlan
 __all__ = ["Sampling", "entropy_top_k", "identity_settings", "thinking_room"]
 
 _IDENTITY = ("do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-"""Generation settings that are a part of an engine's identity."""
+"""Generation settings that belong to an engine's identity."""
 
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "num_beams": (None, 1),
@@ -38,31 +35,30 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "stop_strings": (None, []),
     "watermarking_config": (None,),
 }
-"""Generation settings that change what is drawn and are not applied here, with the values that
-switch each of them off."""
+"""Generation settings that change sampling and are not implemented here, each with the values that
+turn it off."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token of a trace is drawn."""
+    """How the next token of a trace is sampled."""
 
     temperature: float
-    """0 takes the likeliest token."""
+    """0 is greedy."""
     top_k: int = 0
-    """Draw among the likeliest k tokens; 0 for all."""
+    """Sample among the k likeliest tokens; 0 for all."""
     top_p: float = 1.0
-    """Draw among the likeliest tokens that together hold this probability."""
+    """Sample among the likeliest tokens that together have this probability."""
     min_p: float = 0.0
-    """Draw among tokens at least this likely, relative to the likeliest."""
+    """Sample among tokens with at least this share of the highest probability."""
     repetition_penalty: float = 1.0
-    """Divides positive and multiplies negative logits of tokens that stand in the sequence."""
+    """Divides positive and multiplies negative logits of tokens already in the sequence."""
 
     @classmethod
     def of_server(cls, defaults: Mapping[str, Any]) -> Sampling:
-        """Take what a server fills in where a request names nothing.
+        """Read a server's default sampling parameters.
 
-        A temperature that nobody names is 1, as in vLLM and in OpenAI's API; transformers would
-        take the likeliest token there.
+        A missing temperature is 1, as in vLLM and OpenAI's API (transformers would be greedy).
         """
         return cls(
             temperature=float(defaults.get("temperature", 1.0)),
@@ -73,9 +69,9 @@ class Sampling:
         )
 
     def changes_from(self, other: Sampling) -> dict[str, float]:
-        """Return the settings under which other tokens are drawn than by `other`.
+        """Return the settings that make this sample differently from `other`.
 
-        Where both take the likeliest token, how the others are cut off changes nothing.
+        If both are greedy, only the repetition penalty matters.
         """
         mine, theirs = asdict(self), asdict(other)
         greedy = self.temperature == other.temperature == 0
@@ -84,10 +80,10 @@ class Sampling:
 
     @classmethod
     def of(cls, generation_config: Any, plan: ProbePlan) -> Sampling:
-        """Take the settings of a model, under a plan; refuse those that are not applied here.
+        """Read a model's generation settings; those of the plan take precedence.
 
-        A setting that the model does not give is off, as servers have it; transformers' own
-        ``generate`` would cut at the 50 likeliest tokens there.
+        A setting that the model does not name is off, as at servers (the ``generate`` method of
+        transformers would use top-k 50).  Raise `ModelError` for a setting not implemented here.
         """
         if plan.greedy:
             return cls(temperature=0.0)
@@ -117,7 +113,7 @@ class Sampling:
 
 
 def thinking_room(context: int | None, prompt_tokens: int, chat: Chat, plan: ProbePlan) -> int:
-    """Return the plan's cap on thinking, or less where the model's context leaves less."""
+    """Return the plan's cap on thinking, reduced if the model's context leaves less room."""
     if context is None:
         return plan.max_think
     probe = len(chat.suffix_ids(plan.cue)) + plan.cap
@@ -132,12 +128,12 @@ def thinking_room(context: int | None, prompt_tokens: int, chat: Chat, plan: Pro
 
 
 def identity_settings(generation_config: Any) -> dict[str, Any]:
-    """Return those of a model's generation settings that are a part of an engine's identity."""
+    """Return the generation settings that belong to an engine's identity."""
     return {name: getattr(generation_config, name, None) for name in _IDENTITY}
 
 
 def entropy_top_k(entropy: str) -> int | None:
-    """Read ``full`` or ``top-k:K``; None stands for the full vocabulary."""
+    """Parse ``full`` (None) or ``top-k:K``."""
     if entropy == "full":
         return None
     kind, _, k = entropy.partition(":")

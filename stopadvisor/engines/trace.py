@@ -1,8 +1,4 @@
-"""What a model draws, here or at a server, from its tokens to what is recorded and what is served.
-
-A recorded trace is split into token ids by the tokenizer of the model that is probed, as if that
-model had drawn it.  Knows no model, no server and no gold answer.
-"""
+"""A trace from its first token to the record that is kept or the reply that is served."""
 
 from __future__ import annotations
 
@@ -36,34 +32,34 @@ __all__ = [
 ]
 
 Figures = tuple[float, float, float]
-"""Log-probability, entropy and tail mass at a token, or their means."""
+"""Log-probability, entropy and tail mass of a token, or their means."""
 
 
 @dataclass
 class TraceEnd:
-    """When thinking, and then the natural answer, are over."""
+    """Detects the end of thinking and of the natural answer after it."""
 
     closer: tuple[int, ...]
     stop_ids: tuple[int, ...]
     max_think: int
     answer_cap: int
     thinking: int = -1
-    """Thinking tokens; -1 while the trace thinks."""
+    """Number of thinking tokens; -1 while thinking."""
     closed: bool = False
     cut: bool = False
     over: bool = False
     limit: int | None = None
-    """Most tokens of all, where that alone cuts the trace: thinking and answer share them."""
+    """Cap on thinking and answer together, which replaces the other two caps."""
 
     @property
     def most(self) -> int:
-        """Most tokens that can be needed."""
+        """Largest number of tokens that the trace can need."""
         if self.limit is not None:
             return self.limit
         return self.max_think + len(self.closer) + self.answer_cap
 
     def see(self, ids: Sequence[int]) -> None:
-        """Take note of the last token of `ids`, which are all so far."""
+        """Process the last token of `ids`, which are all tokens so far."""
         token, steps = ids[-1], len(ids)
         begun = steps - len(self.closer)  # thinking tokens, if the closer is complete now
         if self.thinking >= 0:
@@ -75,11 +71,11 @@ class TraceEnd:
             self.thinking = min(steps - 1, self.max_think)
             self.cut, self.over = steps - 1 > self.max_think, True
         elif begun >= self.max_think:
-            # The closer may begin right after the last token that is allowed, so it is awaited.
+            # Cut only here: a closer may still begin right after the last token allowed.
             self.thinking, self.cut, self.over = self.max_think, True, True
 
     def give_up(self, ids: Sequence[int]) -> None:
-        """Take note that the server draws no more after `ids`, if the trace is not over yet."""
+        """End the trace after `ids`, because the server generates no more."""
         if self.over:
             return
         if self.thinking < 0:
@@ -89,33 +85,33 @@ class TraceEnd:
 
 @dataclass(eq=False)
 class Trace:
-    """A trace on its way, and then a whole one."""
+    """A growing or finished trace."""
 
     prompt_ids: Sequence[int]
-    """Thinking opened."""
+    """The prompt, ending inside the thinking."""
     prompt: Prompt
-    """Seeds the sampling."""
+    """Its key seeds the sampling."""
     plan: ProbePlan
     replica: int | None
-    """The server that has its prefix in the cache."""
+    """Number of the server whose cache holds the prefix."""
     end: TraceEnd
     ids: list[int] = field(default_factory=list)
-    """Drawn after the prompt."""
+    """Tokens generated after the prompt."""
     cached_tokens: int | None = None
-    """Of the prompt; None where the engine does not say."""
+    """Prompt tokens read from the cache; None if the engine does not report them."""
     probe_tokens: int = 0
-    """Decoded by its forced answers, those that were given up included."""
+    """Tokens decoded by forced answers, including aborted ones."""
     surplus: int = 0
-    """Tokens that the engine drew after the trace was over."""
+    """Tokens generated after the trace had ended."""
 
     @property
     def visible(self) -> list[int]:
-        """The natural answer after the closer, with the token that ends it; empty if not closed."""
+        """The natural answer after the closer, including its ending token; empty if not closed."""
         begin = self.end.thinking + len(self.end.closer)
         return self.ids[begin:] if self.end.closed else []
 
     def take(self, new: Sequence[int]) -> None:
-        """Append new tokens until the trace is over, and count those after that as surplus."""
+        """Append new tokens until the trace is over; count the rest as surplus."""
         for taken, token in enumerate(new):
             if self.end.over:
                 self.surplus += len(new) - taken
@@ -125,7 +121,7 @@ class Trace:
 
 
 def report_drawn(session: Session, trace: Trace) -> None:
-    """Report to a session what was drawn since the last report."""
+    """Pass the tokens generated since the last call to a session."""
     if session.needs_ids:
         session.receive(trace.ids[session.drawn :])
     else:
@@ -135,7 +131,7 @@ def report_drawn(session: Session, trace: Trace) -> None:
 
 
 def token_figures(logprob: float, likeliest: Sequence[float]) -> Figures:
-    """Return a token's figures, of the likeliest in its place; `EngineError` if they are none."""
+    """Compute a token's figures from the log-probabilities of the likeliest alternatives."""
     entropy = -sum(math.exp(x) * max(x, -1e4) for x in likeliest)
     tail = 1.0 - sum(math.exp(x) for x in likeliest)
     if not math.isfinite(logprob + entropy + tail):
@@ -144,12 +140,12 @@ def token_figures(logprob: float, likeliest: Sequence[float]) -> Figures:
 
 
 def mean_figures(rows: Sequence[Figures]) -> Figures:
-    """Return the mean of each figure over some tokens, at least one."""
+    """Average each figure over one or more tokens."""
     sums = [math.fsum(column) / len(rows) for column in zip(*rows, strict=True)]
     return sums[0], sums[1], sums[2]
 
 
-# --- What is recorded ---
+# --- Records ---
 
 
 def raw_trace(
@@ -159,10 +155,10 @@ def raw_trace(
     forced: Mapping[int, ForcedAnswer],
     visible: Mapping[int, Sequence[int]],
 ) -> RawTrace:
-    """Put one trace together that is over and was probed at `positions`.
+    """Assemble the record of a finished trace that was probed at `positions`.
 
-    Forced answers are given by the thinking tokens before them: budgets at or beyond the trace's
-    length share the one at its end.  Visible ones are given by position.
+    `forced` is keyed by the number of thinking tokens before the answer, so budgets at or beyond
+    the trace's length share the answer at its end; `visible` is keyed by position.
     """
     chat, closer, end = stops.chat, len(stops.chat.closer.ids), trace.end
     growing, counter = GrowingText(chat), MarkerCounter()
@@ -203,9 +199,9 @@ def raw_trace(
 
 
 def read_recorded(chat: Chat, trace: Trace) -> None:
-    """Take the recorded trace of a prompt as drawn, cut where a drawn one would be cut."""
+    """Fill a trace from its prompt's recorded text, tokenized by this model and cut at its caps."""
     recorded, end = trace.prompt.recorded, trace.end
-    assert recorded is not None  # the caller has looked
+    assert recorded is not None
     thinking = chat.encode(recorded.thinking)
     end.over, end.thinking = True, min(len(thinking), end.max_think)
     trace.ids = list(thinking[: end.thinking])
@@ -218,7 +214,7 @@ def read_recorded(chat: Chat, trace: Trace) -> None:
 
 
 def are_recorded(prompts: Sequence[Prompt]) -> bool:
-    """Whether prompts bring recorded traces."""
+    """Whether all prompts (rather than none) have recorded traces."""
     recorded = sum(prompt.recorded is not None for prompt in prompts)
     if recorded not in (0, len(prompts)):
         raise EngineError(
@@ -228,7 +224,7 @@ def are_recorded(prompts: Sequence[Prompt]) -> bool:
     return recorded > 0
 
 
-# --- What is served ---
+# --- Replies ---
 
 
 def make_reply(
@@ -242,10 +238,10 @@ def make_reply(
     started: float,
     **counts: int,
 ) -> Reply:
-    """Sum a request up; without `stop` it has ended by itself, or was `cut`.
+    """Build the reply to a request; without `stop` the trace ended by itself or was `cut`.
 
-    `served` is the forced answer that a stop rests on, or the tokens that the model wrote after its
-    closer, its own or ours; None where thinking was never closed.
+    `served` is the forced answer of a stop, or the tokens after the closer (the model's own or
+    ours); None if thinking was never closed.
     """
     assert stop is None or served is not None
     text, answer, visible_tokens = None, None, 0
@@ -272,7 +268,7 @@ def make_reply(
 
 @dataclass
 class AnswerReport:
-    """Hands forced answers of one request to its session, with the markers before each."""
+    """Reports the forced answers of one request, and the marker counts, to its session."""
 
     rule: Rule | None
     chat: Chat
@@ -283,9 +279,9 @@ class AnswerReport:
         self._text = GrowingText(self.chat)
 
     def judge(self, session: Session, thinking: Sequence[int], forced: ForcedAnswer) -> None:
-        """Hand over the forced answer that the session asked for after this thinking."""
+        """Report the forced answer that the session asked for after this thinking."""
         markers = None
-        # Decoding holds up all other requests: only for a rule that reads markers.
+        # Decoding blocks all other requests, so it is done only for rules that read markers.
         if self.rule is not None and self.rule.needs_markers:
             markers = float(self._markers.count(self._text.decode(thinking)))
         session.judge(

@@ -1,7 +1,6 @@
-"""The trace context of the request that is being answered: W3C's `traceparent` and `tracestate`.
+"""W3C trace context (`traceparent`, `tracestate`) of the request being answered.
 
-Requests that are asked on its behalf carry it, so that thinking and probes stand below it in a
-trace.  Knows headers alone.
+Upstream requests made on its behalf carry it, so thinking and probes appear below it in a trace.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ __all__ = ["TRACE_CONTEXT", "trace_context"]
 TRACE_CONTEXT: ContextVar[Mapping[str, str]] = ContextVar(
     "trace_context", default=MappingProxyType({})
 )
-"""By header; empty where the request is in no trace."""
+"""Headers by name; empty if the request is not traced."""
 
 
 def trace_context(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Take the trace context out of a request's headers, whose names are in lower case."""
+    """Extract the trace context from a request's lower-case headers."""
     return {
         name.decode(): value.decode()
         for name, value in headers

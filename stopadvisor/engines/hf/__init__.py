@@ -1,7 +1,7 @@
-"""The engine for models that run here, through transformers.
+"""The engine that runs a model in this process, through transformers.
 
-Public is `load_engine`.  Importing this package imports neither torch nor transformers;
-`load_engine` does so only after it has refused what can be refused without them.
+The public name is `load_engine`.  Importing this package imports neither torch nor transformers;
+`load_engine` does, once the checks that need neither have passed.
 """
 
 from stopadvisor.engines.hf.load import load_engine

@@ -1,4 +1,4 @@
-"""The part of loading that needs torch: from a name to a checked engine, the weights last."""
+"""The part of loading that needs torch: check the model, then load its weights."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def assemble(
     dtype: str | None,
     chat_options: Mapping[str, Any],
 ) -> HfEngine:
-    """Load and check a model, whose `folder` it may be; see `load_engine` for what is refused."""
+    """Check a model, then load it from the Hub or its `folder`; raises as `load_engine`."""
     with quiet(bars=folder is None):
         with _loading(model, "configuration"):
             config = AutoConfig.from_pretrained(model, trust_remote_code=False)
@@ -51,7 +51,7 @@ def assemble(
         with _loading(model, "weights"):
             options: dict[str, Any] = {"dtype": kind, "attn_implementation": register_attention()}
             if target.type != "cpu" and importlib.util.find_spec("accelerate") is not None:
-                options["device_map"] = target  # not by way of the processor's memory
+                options["device_map"] = target  # avoids a copy in host memory
             loaded = AutoModelForCausalLM.from_pretrained(
                 model, **options, trust_remote_code=False, use_safetensors=True
             )
@@ -103,7 +103,7 @@ def assemble(
 
 
 def _check_layers(model: str, config: Any) -> tuple[int | None, bool]:
-    """Refuse layers that cannot be branched; return the sliding window, and if all have it."""
+    """Refuse layers that cannot be branched; return the window and whether all layers have it."""
     if getattr(config, "is_encoder_decoder", False):
         raise ModelError(f"{model} is an encoder-decoder model; a decoder-only model is required")
     causal = AutoModelForCausalLM._model_mapping
@@ -120,7 +120,7 @@ def _check_layers(model: str, config: Any) -> tuple[int | None, bool]:
             f"{model} ({config.model_type}) has {what}: their state cannot be taken back to a "
             "checkpoint, as probing here needs; use another model"
         )
-    # Sinks, soft caps and position biases go with models that transformers keeps from sdpa.
+    # Models with sinks, soft caps or position biases do not support sdpa in transformers.
     if not (
         getattr(architecture, "_supports_sdpa", False)
         and getattr(architecture, "_supports_attention_backend", False)
@@ -161,7 +161,7 @@ def _device(device: str) -> torch.device:
 
 
 def _dtype(config: Any, target: torch.device, dtype: str | None) -> torch.dtype:
-    """Return what was asked for, or the model's own on a GPU and float32 on a processor."""
+    """Return `dtype` if given, else the model's own on a GPU and float32 on a CPU."""
     if dtype is not None:
         chosen = getattr(torch, dtype)
         assert isinstance(chosen, torch.dtype)
@@ -175,7 +175,7 @@ def _dtype(config: Any, target: torch.device, dtype: str | None) -> torch.dtype:
 def _check_fits(
     model: str, config: Any, target: torch.device, kind: torch.dtype, *, patient: bool
 ) -> None:
-    """Refuse weights that do not fit, or on a processor would take weeks; see `check_size`."""
+    """Refuse weights that do not fit into memory or are too slow on a CPU; see `check_size`."""
     with torch.device("meta"):
         empty = AutoModelForCausalLM.from_config(config)
     width, quantisation = None, _quantisation(config)
@@ -194,14 +194,14 @@ def _check_fits(
 
 
 def _quantisation(config: Any) -> dict[str, Any] | None:
-    """How the weights are quantised, as the configuration's file says; None where they are not."""
+    """Return the configuration's ``quantization_config``; None without one."""
     found = config.to_dict().get("quantization_config")
     return found if isinstance(found, dict) else None
 
 
 @contextmanager
 def _loading(model: str, part: str) -> Iterator[None]:
-    """Turn what transformers raises for an unusable model into one clear line."""
+    """Turn exceptions of transformers into a one-line `ModelError`."""
     try:
         yield
     except ModelError:

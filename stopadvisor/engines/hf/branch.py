@@ -1,10 +1,9 @@
-"""Branches that grow on a kept cache: forced answers at many checkpoints at once, visible answers.
+"""Answers decoded on branches of a kept KV cache, many checkpoints at once.
 
-Each branch sees its own trace up to its budget, then its own closer, cue and answer, and nothing
-of its neighbours; the prefix is neither copied nor read again.  Every step appends one column per
-branch slot after the prefix, and the mask says whose column it is.  Slots whose answer is over
-stay until half of them are, then the rest move together.  Hundreds of branches of one trace are
-decoded in chunks, so that they take the memory of a few.
+A branch attends to its trace up to its budget and to its own closer, cue and answer, not to other
+branches; the prefix is neither copied nor recomputed.  Each step appends one column per branch slot
+after the prefix, and the mask assigns columns to slots.  Slots are compacted once half of their
+answers are over.  Hundreds of branches of one trace are decoded in chunks to limit memory.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ __all__ = [
 ]
 
 MOST_AT_ONCE = 32
-"""Branches of a trace that are decoded together; more than any usual grid has."""
+"""Branches of one trace decoded together; more than a usual grid has."""
 
 _STATISTICS_ELEMENTS = 2**26
-"""Most logits that are turned into statistics at once: 256 MB in float32."""
+"""Logits turned into statistics at once: 256 MB in float32."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Branch:
     row: int
     """Row of the kept cache."""
     tokens: int
-    """Thinking tokens it sees."""
+    """Thinking tokens in its prefix."""
 
 
 def probe_branches(
@@ -61,17 +60,16 @@ def probe_branches(
     entropy: str = "full",
     consume: bool = False,
 ) -> list[ForcedAnswer]:
-    """Decode a forced answer on every branch, greedily; the kept cache stays as it was.
+    """Decode a forced answer on every branch, greedily, and leave the kept cache unchanged.
 
-    `suffix_ids`, closer and cue, or an open cue alone, are written after every prefix; `stops` are
-    those of that cue.  With `consume` the cache is used up, and gives up the rows whose answers are
-    over.  The means are over the answer's tokens without the one that ended it (EOS, newline, or
-    the brace that closed the box); an answer of that token alone takes them from it.
+    `suffix_ids` (closer and cue, or an open cue alone) follow every prefix; `stops` are the rules
+    for that cue.  With `consume` the cache may be destroyed, and rows whose answers are over free
+    their memory.  The means are over the answer's tokens without the one that ended it (EOS,
+    newline, or the brace that closed the box), unless it is the only one.
 
     The entropy is that of the next-token distribution in nats.  With ``top-k:K`` it is
-    ``-sum(p * log p)`` over the K likeliest tokens with their raw probabilities, not rescaled,
-    as a server that returns K log-probabilities allows; ``tail_mass`` is the mean of
-    ``1 - sum(p)``.
+    ``-sum(p * log p)`` over the raw probabilities of the K likeliest tokens, as a server that
+    returns K log-probabilities allows; ``tail_mass`` is the mean of ``1 - sum(p)``.
     """
     if not branches:
         return []
@@ -113,12 +111,12 @@ def probe_in_chunks(
     entropy: str = "full",
     at_once: int = MOST_AT_ONCE,
 ) -> list[ForcedAnswer]:
-    """Do as `probe_branches`, with `at_once` branches of each row at most; uses the cache up."""
-    left: dict[int, list[int]] = {}  # by row, its branches that are not decoded yet
+    """Do `probe_branches` in chunks of `at_once` branches per row; destroys the cache."""
+    left: dict[int, list[int]] = {}  # by row, its branches not decoded yet
     for number, branch in enumerate(branches):
         left.setdefault(branch.row, []).append(number)
     answers: dict[int, ForcedAnswer] = {}
-    present = list(range(len(kept.pads)))  # rows of the cache, under their first numbers
+    present = list(range(len(kept.pads)))  # original number of each row still in the cache
     while left:
         rows = sorted(left)
         last = all(len(numbers) <= at_once for numbers in left.values())
@@ -151,9 +149,10 @@ def write_on_branches(
     stop_ids: Sequence[int],
     cap: int,
 ) -> list[list[int]]:
-    """Close the thinking and draw a visible answer on each branch, at most one a row, in order.
+    """Close the thinking and sample a visible answer on each branch, at most one per row.
 
-    Returns token ids, the ending one included, where there is one; the kept cache stays as it was.
+    Branches are in the order of their rows.  Returns token ids, including the ending one, and
+    leaves the kept cache unchanged.
     """
     grid = _Grid(runner, kept, branches, len(closer), cap, consume=False)
     logits = grid.open(closer)
@@ -170,7 +169,7 @@ def write_on_branches(
 
 
 class _Grid:
-    """Branches laid out as rows of the cache by slots, with mask and positions."""
+    """Branches laid out as cache rows by slots, with their mask and positions."""
 
     def __init__(
         self,
@@ -194,7 +193,7 @@ class _Grid:
             slots[: len(by_row[row])] = by_row[row]
 
         room, is_whole = width * (suffix + cap), len(used) == len(kept.pads)
-        if is_whole:  # before the fork: one that grows by itself copies the whole prefix
+        if is_whole:  # before the fork: growing a fork copies the whole prefix
             kept.cache.reserve(room)
         if not consume:
             kept = Kept(kept.cache.fork(), kept.pads, kept.start)
@@ -213,7 +212,7 @@ class _Grid:
         self._key_positions = places[None, :] - pads[:, None]  # (rows, capacity)
 
     def open(self, suffix_ids: Sequence[int]) -> Tensor:
-        """Write closer and cue after every prefix; logits of shape (rows, slots, vocabulary)."""
+        """Append closer and cue to every prefix; logits of shape (rows, slots, vocabulary)."""
         n_rows, n_slots, _ = self._mask.shape
         size, first = len(suffix_ids), self._cache.columns
         device = self._mask.device
@@ -221,7 +220,7 @@ class _Grid:
         slot = torch.arange(n_slots, device=device)
         ids = torch.tensor(list(suffix_ids), device=device).repeat(n_rows, n_slots)
         positions = (self._positions[:, :, None] + step).reshape(n_rows, -1)
-        # Within the suffix each token sees itself and those before it in its own branch.
+        # Within the suffix, attention is causal and inside the same branch.
         same = (slot[:, None] == slot[None, :])[:, None, :, None]
         own = same & (step[:, None] >= step[None, :])[None, :, None, :]
         own = own.reshape(1, n_slots * size, n_slots * size).expand(n_rows, -1, -1)
@@ -238,7 +237,7 @@ class _Grid:
             self._key_positions[:, :stop],
             last=slot * size + size - 1,
         )
-        # From now on each branch sees its whole suffix.
+        # From now on each branch attends to its whole suffix.
         blocks = additive(same[:, 0, :, 0], self._mask.dtype).repeat_interleave(size, dim=1)
         self._mask[:, :, first:stop] = blocks
         self._positions = self._positions + size
@@ -263,19 +262,19 @@ class _Grid:
         return logits
 
     def compact(self, tokens: Tensor, active: NDArray[np.bool_]) -> Tensor:
-        """Drop finished branches once they are half of the slots; returns the tokens moved along.
+        """Drop finished branches once they fill half of the slots; returns the tokens reordered.
 
-        `active`, of shape (rows, slots), are those whose branch is not finished.
+        `active`, of shape (rows, slots), marks slots whose branch is not finished.
         """
         self.slots = np.where(active, self.slots, -1)
         rows = np.flatnonzero(active.any(axis=1))
-        # A fork's rows would be copied, and copying the cache for a few rows does not pay either.
+        # Dropping rows copies the cache: never worth it for a fork, nor to drop a few.
         if not self._consume or 4 * len(rows) > 3 * len(active):
             rows = np.arange(len(active))
         width = int(active.sum(axis=1).max())
         if 2 * active.sum() > active.size or len(rows) * width == active.size:
             return tokens
-        # Stable, so that active slots come first in their old order and idle ones fill up.
+        # A stable sort moves active slots to the front in their old order.
         order = np.argsort(~active[rows], axis=1, kind="stable")[:, :width]
         self.slots = np.take_along_axis(self.slots[rows], order, axis=1)
         device = tokens.device
@@ -292,10 +291,9 @@ class _Grid:
 
 
 def _statistics(logits: Tensor, top_k: int | None) -> tuple[Tensor, Tensor]:
-    """Return the likeliest tokens, and their log-probability, entropy and tail mass.
+    """Return the likeliest tokens, with log-probability, entropy and tail mass in float32.
 
-    Logits of shape (rows, slots, vocabulary), in any number format, give tokens of shape (rows,
-    slots) and figures of shape (rows, slots, 3), reckoned in float32.
+    Logits have shape (rows, slots, vocabulary), tokens (rows, slots), figures (rows, slots, 3).
     """
     rows = max(1, _STATISTICS_ELEMENTS // (logits.shape[1] * logits.shape[2]))
     tokens, figures = [], []
@@ -338,7 +336,7 @@ def check_branches(runner: Runner, vocabulary: int) -> None:
         )
         spread = max(float((plain - plain.mean()).norm()), 1e-12)
         errors.append(float((logits[at] - plain).norm()) / spread)
-    # In half precision one of them may be far off for no fault: an expert chosen the other way.
+    # In half precision a branch may be far off without a fault: another expert was chosen.
     exact = runner.dtype == torch.float32
     error, limit = (max(errors), 1e-3) if exact else (statistics.median(errors), 0.3)
     if not error <= limit:  # also when NaN

@@ -1,9 +1,8 @@
-"""The kept key/value cache, the attention that reads it in place, and the one forward pass.
+"""The KV cache that branches share, the attention that reads it in place, and the forward pass.
 
-One buffer per layer holds a batch of left-padded prompts, what was generated after them, and for
-as long as a probe lasts the tokens of its branches.  Appending writes into the buffer, and a fork
-shares the buffers, so that branches neither copy nor repeat the prefix they stand on.  Knows
-tokens, columns and masks, not what a trace or a probe is.
+One buffer per layer holds a batch of left-padded prompts, the tokens generated after them and,
+during a probe, those of its branches.  Appending writes into the buffer and a fork shares it, so
+branches neither copy nor recompute their prefix.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ from stopadvisor.ground.errors import ModelError
 __all__ = ["Kept", "KeptCache", "Runner", "additive", "register_attention"]
 
 _ATTENTION = "stopadvisor_kept"
-"""Name under which transformers knows `attend`."""
+"""Name under which `attend` is registered with transformers."""
 
 _GROWTH = 1.25
 _ALIGN = 64
 _CHUNK = 512
-"""Prompt tokens per forward pass, so that the mask of a long prompt stays small."""
+"""Prompt tokens per forward pass; limits the size of the mask."""
 
 
 class KeptLayer(DynamicLayer):  # type: ignore[misc]  # transformers ships no usable types
     """One layer's keys and values, in buffers of shape (rows, heads, capacity, dim).
 
-    `keys` and `values` are views of what is in use, as transformers expects them.
+    `keys` and `values`, which transformers reads, are views of the columns in use.
     """
 
     def __init__(self, buffers: tuple[Tensor, ...] = (), used: int = 0) -> None:
@@ -65,7 +64,7 @@ class KeptLayer(DynamicLayer):  # type: ignore[misc]  # transformers ships no us
         return self.keys, self.values
 
     def reserve(self, columns: int, like: tuple[Tensor, ...] | None = None) -> None:
-        """Make room for `columns` more columns, and a share to spare, so that growing is rare."""
+        """Make room for `columns` more columns, with spare capacity so that growing is rare."""
         needed, old = self.used + columns, self._buffers
         if old and needed <= old[0].shape[-2]:
             return
@@ -79,21 +78,21 @@ class KeptLayer(DynamicLayer):  # type: ignore[misc]  # transformers ships no us
         self._use(self.used)
 
     def fork(self, columns: int) -> KeptLayer:
-        """Return a layer that shares the first columns and grows on its own.
+        """Return a layer that shares the first `columns` columns.
 
-        Both write their next column into the same place, where they have as many: only one of the
-        two may be extended while the other is in use.
+        Both write new columns into the same buffer, so only one of the two may grow while the other
+        is in use.
         """
         return KeptLayer(self._buffers, columns)
 
     def take(self, rows: Tensor, start: int, stop: int) -> KeptLayer:
-        """Return a copy of some rows and of the columns from `start` to `stop`."""
+        """Copy some rows, columns `start` to `stop`."""
         copies = (b[:, :, start:stop].index_select(0, rows) for b in self._buffers)
         return KeptLayer(tuple(copies), stop - start)
 
 
 class KeptCache(Cache):  # type: ignore[misc]  # transformers ships no usable types
-    """The key/value cache of a batch, kept for the branches that grow on it."""
+    """The KV cache of a batch, kept for the branches that grow on it."""
 
     layers: list[KeptLayer]
 
@@ -106,7 +105,7 @@ class KeptCache(Cache):  # type: ignore[misc]  # transformers ships no usable ty
         return self.layers[0].used if self.layers else 0
 
     def reserve(self, columns: int) -> None:
-        """Make room for `columns` more columns, also in later forks."""
+        """Make room for `columns` more columns, in later forks too."""
         for layer in self.layers:
             layer.reserve(columns)
 
@@ -117,9 +116,9 @@ class KeptCache(Cache):  # type: ignore[misc]  # transformers ships no usable ty
         return cache
 
     def split(self, *parts: tuple[Tensor, int, int]) -> list[KeptCache]:
-        """Move rows into caches of their own: of each part the rows, its first column and its end.
+        """Move each part (rows, first column, end column) into a cache of its own.
 
-        Layer by layer, so that only one layer at a time is held twice; this cache is then empty.
+        Works layer by layer, so only one layer at a time exists twice; leaves this cache empty.
         """
         caches = [KeptCache() for _ in parts]
         while self.layers:
@@ -131,16 +130,16 @@ class KeptCache(Cache):  # type: ignore[misc]  # transformers ships no usable ty
 
 @dataclass(frozen=True)
 class Kept:
-    """A cache whose rows are prompts and traces, for branches to grow on."""
+    """A cache with its padding: each row holds a prompt and its trace."""
 
     cache: KeptCache
     pads: Tensor  # (rows,)
-    """Columns of padding before each prompt."""
+    """Padding columns before each prompt."""
     start: int
-    """Column of the first token drawn."""
+    """Column of the first generated token."""
 
     def split(self, *parts: tuple[NDArray[np.int64], int]) -> list[Kept]:
-        """Move rows out, each part without padding that all its rows have, up to its end column."""
+        """Move each part (rows, end column) into its own cache, without padding its rows share."""
         indices = [torch.from_numpy(rows).to(self.pads.device) for rows, _ in parts]
         lefts = [int(self.pads[index].min()) for index in indices]
         stops = [stop for _, stop in parts]
@@ -161,12 +160,11 @@ def attend(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Scaled dot-product attention that leaves the keys and values where they are.
+    """Scaled dot-product attention without copying keys and values.
 
-    A mask whose query axis is `groups` times as long as the queries asks for folding: the query
-    heads that share a key/value head are laid out as further queries of it, so that the prefix
-    is read once for all of them and for all branches.  Such masks are additive and hold everything,
-    causality included.
+    If the mask's query axis is `groups` times as long as the queries, the query heads that share a
+    KV head are folded into the query axis, so the prefix is read once for all of them and for all
+    branches.  Such masks are additive and include causality.
     """
     for name in ("s_aux", "softcap", "position_bias"):
         if kwargs.get(name) is not None:
@@ -181,7 +179,7 @@ def attend(
         masked = 1 if attention_mask is None else attention_mask.shape[-2]
         if length == 1 or masked == groups * length:
             query = query.reshape(rows, kv_heads, groups * length, dim)
-        else:  # a prompt: its own keys only, so repeating them is cheap
+        else:  # a prompt attends only to its own keys, so repeating them is cheap
             key = key.repeat_interleave(groups, dim=1)
             value = value.repeat_interleave(groups, dim=1)
     if attention_mask is not None and attention_mask.dtype != torch.bool:
@@ -199,9 +197,9 @@ def attend(
 
 
 def register_attention() -> str:
-    """Make `attend` known to transformers and return its name.
+    """Register `attend` with transformers and return its name.
 
-    With transformers' own masks for it, so that the loaded model stays usable by itself.
+    Registers the masks of sdpa too, so that the loaded model still works by itself.
     """
     AttentionInterface.register(_ATTENTION, attend)
     AttentionMaskInterface.register(_ATTENTION, sdpa_mask)
@@ -209,10 +207,10 @@ def register_attention() -> str:
 
 
 def additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:
-    """Turn a boolean mask into the additive one that every kernel understands.
+    """Turn a boolean mask into an additive one, which every kernel supports.
 
-    The least finite number rather than minus infinity, so that padding, which sees nothing,
-    gives garbage that nobody reads instead of NaN.
+    Uses the lowest finite number instead of minus infinity, so that padding, which attends to
+    nothing, gives unused finite values instead of NaN.
     """
     mask = torch.zeros(allowed.shape, dtype=dtype, device=allowed.device)
     return mask.masked_fill_(~allowed, torch.finfo(dtype).min)
@@ -229,23 +227,23 @@ class Runner:
     groups: int
     """Query heads per key/value head."""
     window: int | None = None
-    """Length of the model's sliding window, where any layer has one."""
+    """Length of the sliding window; None if no layer has one."""
     windowed: bool = False
-    """All layers have that window; otherwise some see everything."""
+    """Whether all layers have that window."""
 
     @property
     def device(self) -> torch.device:
-        """Where the model takes its input."""
+        """Device of the model's input."""
         return cast(torch.device, self.model.device)
 
     @property
     def dtype(self) -> torch.dtype:
-        """The model's number format, which is the masks' as well."""
+        """Number format of the model and of its masks."""
         return cast(torch.dtype, self.model.dtype)
 
     @cached_property
     def cache_name(self) -> str:
-        """What the model's `forward` calls its cache; ``past_key_values`` before 5.24."""
+        """Name of the cache argument; ``past_key_values`` before transformers 5.24."""
         known = inspect.signature(self.model.forward).parameters
         return "cache" if "cache" in known else "past_key_values"
 
@@ -260,24 +258,24 @@ class Runner:
         last: Tensor | int = 1,
         folded: bool = True,
     ) -> Tensor:
-        """Run the model over new tokens and extend the cache by them.
+        """Run the model over new tokens and append them to the cache.
 
         Returns logits of shape (rows, wanted, vocabulary), in the model's number format.
 
         Parameters
         ----------
         ids, positions : shape (rows, queries)
-            New tokens, and each one's place in its own sequence.
+            New tokens, and the position of each in its sequence.
         cache
-            Gains `queries` columns.
+            Grows by `queries` columns.
         mask : shape (rows, queries, columns)
-            Additive mask over all columns, the new ones included; None when all is seen.
+            Additive mask over all columns, including new ones; None if nothing is masked.
         key_positions : shape (rows, columns)
-            Each column's place in its sequence, for layers that have a sliding window.
+            Position of each column in its sequence, for layers with a sliding window.
         last
-            Queries whose logits are wanted: their indices, or how many from the end.
+            Queries whose logits are returned: indices, or a number of last ones.
         folded
-            Lay query heads that share keys out as further queries; wasteful for prompts only.
+            Fold query heads into the query axis, see `attend`; wasteful for prompts.
         """
 
         def shaped(mask: Tensor) -> Tensor:
@@ -292,7 +290,7 @@ class Runner:
             assert mask is not None
             far = positions[:, :, None] - key_positions[:, None, :] >= self.window
             near = shaped(mask.masked_fill(far, torch.finfo(mask.dtype).min))
-            # Two kinds of layers take a mask each, under transformers' names for the kinds.
+            # One mask per kind of layer, under the names that transformers uses.
             both = {"full_attention": masks, "sliding_attention": near}
             masks = near if self.windowed else both
         output = self.model(
@@ -311,10 +309,10 @@ class Runner:
         pad_id: int,
         texts: Sequence[Sequence[int]] | None = None,
     ) -> tuple[Kept, Tensor]:
-        """Read prompts of any length, padded on the left.
+        """Run the model over prompts, padded on the left, and `texts` after them, on the right.
 
-        `texts` that follow them all begin in one column, and are padded on the right.  Returns the
-        logits of the last column too, of shape (rows, vocabulary).
+        All texts begin in the same column.  Also returns the logits of the last column, of shape
+        (rows, vocabulary).
         """
         texts = texts or [[]] * len(prompts)
         begun, longest = max(map(len, prompts)), max(map(len, texts))

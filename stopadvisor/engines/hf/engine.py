@@ -1,4 +1,4 @@
-"""The transformers engine: prompts in, probed traces out; batches are the caller's business."""
+"""The engine over transformers: takes a batch of prompts, returns probed traces."""
 
 from __future__ import annotations
 
@@ -30,52 +30,52 @@ from stopadvisor.probes.trigger import TracePositions, trace_positions
 __all__ = ["HfEngine"]
 
 _LARGEST_BATCH = 1024
-"""A batch that is interrupted is drawn again, and larger ones save little."""
+"""Larger batches save little, and an interrupted batch is generated again."""
 _ASSUMED_PROMPT = 512
 
 
 class HfEngine(LocalModel, ChatEngine):
-    """A loaded model that draws traces and probes them over the cache that they left.
+    """A loaded model that generates traces and probes them over their kept cache.
 
-    Made by `load_engine`; implements `probes.asking.Engine` and
-    `serving.answering.AnsweringEngine`, where the methods are described.
+    Made by `load_engine`.  Implements `probes.asking.Engine` and
+    `serving.answering.AnsweringEngine`, which document the methods.
     """
 
     def identity(self) -> dict[str, Any]:
-        """Return what decides the outcome, as plain values."""
+        """Return the settings that determine the outcome, as plain values."""
         return {**self.model_identity, **self.chat.identity(self.stop_ids)}
 
     @property
     def capabilities(self) -> Capabilities:
-        """What a model that runs here can do."""
+        """Capabilities of a local model: everything."""
         return Capabilities()
 
     def temperature(self, plan: ProbePlan) -> float:
-        """Return the temperature under which this plan's traces are drawn."""
+        """Return the sampling temperature of this plan's traces."""
         return self.sampling(plan).temperature
 
     def engine_checks(self, prompt: Prompt, plan: ProbePlan) -> list[Check]:
-        """Check nothing further: the model was checked while it was loaded."""
+        """Return no further checks: loading has checked the model."""
         return []
 
     def close(self) -> None:
-        """Do nothing: the model goes with the engine."""
+        """Do nothing: the model is freed with the engine."""
 
     def auto_batch_size(self, plan: ProbePlan) -> int:
-        """Return how many traces after prompts of 512 tokens fit into memory; a remark says why."""
+        """Return how many traces after 512-token prompts fit into memory, and add a remark."""
         suffix = len(self.suffix_ids(plan.cue))
-        # Where traces have positions of their own, some have as many as are probed at once.
-        own = plan.schedule != "grid"
-        probes = MOST_AT_ONCE if own else min(len(plan.budgets), MOST_AT_ONCE)
+        # Outside a grid, a trace may have any number of probes.
+        is_grid = plan.schedule == "grid"
+        probes = min(len(plan.budgets), MOST_AT_ONCE) if is_grid else MOST_AT_ONCE
         branches = probes * (suffix + plan.cap)
         longest = _ASSUMED_PROMPT + plan.max_think + plan.answer_cap + branches
         longest = min(longest, (self.context or longest) + branches)
         per_token = kv_bytes_per_token(self.text_config, self.runner.dtype)
-        # A quarter more: buffers grow by that much, and rows that leave are copied.
+        # A quarter more: buffers grow by that much, and finished rows are copied.
         cache = int(1.25 * per_token * longest)
         if plan.on_stop == "answer":
             cache *= 2  # visible answers grow on a copy
-        # Logits of every checkpoint, in the model's format and as float32 log-probabilities.
+        # Logits of every probe, in the model's format and as float32 log-probabilities.
         logits = 6 * max(1, probes) * self.vocabulary
         free = batch_memory(self.runner.device)
         size = max(1, min(_LARGEST_BATCH, free // (cache + logits)))
@@ -91,7 +91,7 @@ class HfEngine(LocalModel, ChatEngine):
         plan: ProbePlan,
         on_tokens: Callable[[int], None] | None = None,
     ) -> Iterator[tuple[int, RawTrace]]:
-        """Do as `probe`; all traces come when the batch is finished."""
+        """Yield the traces of `probe`, all at the end of the batch."""
         yield from enumerate(self.probe(prompts, plan, on_tokens))
 
     def probe(
@@ -100,40 +100,40 @@ class HfEngine(LocalModel, ChatEngine):
         plan: ProbePlan,
         on_tokens: Callable[[int], None] | None = None,
     ) -> list[RawTrace]:
-        """Draw one trace per prompt and probe it where the plan says; same order as `prompts`.
+        """Generate one trace per prompt, in order, and probe it where the plan says.
 
         Budgets at or beyond the trace's length share one probe, at its end.  With `plan.on_stop`
         ``answer`` every earlier one has a visible answer too.  Thinking that ends at an EOS without
-        having been closed is over (``finish="stop"``) and has no natural answer.  Where prompt,
-        thinking and answers do not fit the model's context together, the thinking is cut earlier
-        than the plan says, and a remark says so.  `OutOfMemory`: fewer prompts at once may fit.
+        a closer is over (``finish="stop"``) and has no natural answer.  If prompt, thinking and
+        answers exceed the model's context, thinking is cut earlier and a remark says so.  Raises
+        `OutOfMemory` if the batch does not fit; fewer prompts may.
         """
-        entropy_top_k(plan.entropy)  # refused before, not after, the traces are drawn
+        entropy_top_k(plan.entropy)  # fails before the traces are generated
         if not prompts:
             return []
 
         @torch.inference_mode()
         def work() -> list[RawTrace]:
-            traces, found = self.begin(prompts, plan), dict[Trace, RawTrace]()
+            traces, records = self.begin(prompts, plan), dict[Trace, RawTrace]()
             for group in self._groups(traces, on_tokens):
                 positions = [
                     trace_positions(plan, trace.ids[: trace.end.thinking]) for trace in group.traces
                 ]
-                # Before the forced answers, which use the cache up.
+                # Before the forced answers, which destroy the cache.
                 visible = self._visible_group(group, plan, positions)
                 probed = self._probe_group(group, plan, positions)
                 for row, trace in enumerate(group.traces):
-                    found[trace] = raw_trace(
+                    records[trace] = raw_trace(
                         self.stops, trace, positions[row], probed[row], visible[row]
                     )
-            return [found[trace] for trace in traces]
+            return [records[trace] for trace in traces]
 
         return within_memory(work, lambda: f"a batch of {len(prompts)} does")
 
     def _groups(
         self, traces: list[Trace], on_tokens: Callable[[int], None] | None
     ) -> Iterator[Finished]:
-        """The traces of a batch, drawn as their rows are finished, or read in one pass."""
+        """Yield groups of traces as they finish, or all recorded ones after one prefill."""
         if not are_recorded([trace.prompt for trace in traces]):
             yield from self.batch(traces).finished(on_tokens)
             return
@@ -144,7 +144,7 @@ class HfEngine(LocalModel, ChatEngine):
         yield Finished(traces, kept)
 
     def longest_thinking(self, prompts: Sequence[Prompt], plan: ProbePlan) -> int | None:
-        """Return the thinking tokens that the context leaves, whatever the plan's cap is."""
+        """Return the thinking tokens that the context has room for, whatever the plan's cap."""
         if self.context is None:
             return None
         longest = max(len(self.chat.prompt_ids(prompt.messages)) for prompt in prompts)
@@ -155,15 +155,15 @@ class HfEngine(LocalModel, ChatEngine):
     # --- Answering with a policy ---
 
     def policy_plan(self, policy: Policy, *, answer_cap: int | None = None) -> ProbePlan:
-        """Return a policy's own plan."""
+        """Return the policy's plan."""
         return policy_plan(policy, answer_cap=answer_cap)
 
     def entropy_for(self, policy: Policy) -> str:
-        """Return the policy's own entropy source: a model here is measured as it wants."""
+        """Return the policy's own entropy source; every source is available here."""
         return policy.terms.entropy_source
 
     def questions_at_once(self, plan: ProbePlan) -> int:
-        """Return what fits into memory."""
+        """Return the automatic batch size."""
         return self.auto_batch_size(plan)
 
     def serve(
@@ -184,7 +184,7 @@ class HfEngine(LocalModel, ChatEngine):
     def _probe_group(
         self, group: Finished, plan: ProbePlan, positions: Sequence[TracePositions]
     ) -> list[dict[int, ForcedAnswer]]:
-        """Probe a group's traces; per row, the forced answer at each prefix length."""
+        """Return, per row, the forced answer at each prefix length."""
         branches = [
             Branch(row, at)
             for row, (own, trace) in enumerate(zip(positions, group.traces, strict=True))
@@ -207,10 +207,10 @@ class HfEngine(LocalModel, ChatEngine):
     def _visible_group(
         self, group: Finished, plan: ProbePlan, positions: Sequence[TracePositions]
     ) -> list[dict[int, list[int]]]:
-        """Per row, the visible answer at each position before the trace's end, where asked for.
+        """Return, per row, the visible answer at each position before the trace's end.
 
-        Drawn just as serving with on-stop ``answer`` draws it.  The first of every row together,
-        then the second, and so on, so that no more than one copy of the cache is made.
+        Sampled exactly as when serving with on-stop ``answer``.  Runs the first position of every
+        row together, then the second, and so on, so that only one copy of the cache exists.
         """
         written: list[dict[int, list[int]]] = [{} for _ in positions]
         if plan.on_stop == "probe":

@@ -1,7 +1,4 @@
-"""Load a model, or refuse with a reason what this engine cannot probe, in order of cost.
-
-Importing this module imports neither torch nor transformers.
-"""
+"""Load a model, with the cheap checks first: name, size and memory, before torch is imported."""
 
 from __future__ import annotations
 
@@ -41,29 +38,29 @@ def load_engine(
 ) -> HfEngine:
     """Load a reasoning model through transformers, from a folder or from the Hugging Face Hub.
 
-    Weights are read from safetensors alone.
+    Weights are read from safetensors files only.
 
     Parameters
     ----------
     device
         ``auto`` (a GPU if there is one), or a torch device such as ``cpu`` or ``cuda:1``.
     dtype
-        ``auto`` (the model's own on a GPU, float32 on a processor), ``float32``, ``bfloat16`` or
+        ``auto`` (the model's own on a GPU, float32 on a CPU), ``float32``, ``bfloat16`` or
         ``float16``.
     think_open, think_close
-        The thinking markers, where they are not found by themselves.
+        The thinking markers, if they are not detected.
 
     Raises
     ------
     ModelError
         The model is unknown, too large for this machine, or of a kind that cannot be probed
-        here: recurrent or hybrid layers, encoder-decoder, attention with sinks, no chat template,
-        no thinking markers.
+        (recurrent or hybrid layers, encoder-decoder, attention with sinks), or has no chat template
+        or no thinking markers.
     """
     if dtype != "auto" and dtype not in DTYPES:
         raise ModelError(f"dtype must be one of auto, {', '.join(DTYPES)}, got {dtype!r}")
     folder = Path(model) if (Path(model) / "config.json").is_file() else None
-    if folder is None:  # refuse what a look at the name and the machine suffices to refuse
+    if folder is None:  # checks that need only the name and the machine
         if Path(model).exists() or not _HUB_NAME.fullmatch(model):
             raise ModelError(
                 f"model {model!r} is not a folder with a config.json, nor a name on the Hugging "
@@ -84,8 +81,8 @@ def load_engine(
     if folder is None:
         require_hub(model)
 
-    # Read when torch is first imported.  By default its threads spin while they wait, and on a
-    # machine that others use as well a small model then runs far slower.
+    # Must be set before torch is imported.  By default its threads spin while they wait, which
+    # makes a small model far slower on a shared machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from stopadvisor.engines.hf import assemble
 

@@ -1,8 +1,7 @@
-"""A model in this process, its memory, and batches of traces drawn a token at a time.
+"""A model in this process, its memory, and batches of traces generated token by token.
 
-All rows of a batch take the same step.  Between two steps the cache holds exactly the prompts and
-what was drawn after them, so that probes can branch off anywhere.  Rows leave the batch when they
-are over, with their cache if it is still to be probed.  Knows no probes and no policy.
+Between two steps the cache holds exactly the prompts and the tokens after them, so probes can
+branch off anywhere.  Finished rows leave the batch, with their cache if they are probed later.
 """
 
 from __future__ import annotations
@@ -41,26 +40,26 @@ __all__ = [
 _Result = TypeVar("_Result")
 
 _SMALLEST_SPLIT = 8
-"""Rows of the smallest batch that is split when half of it is over; smaller ones run on as they
-are, because splitting copies the cache."""
+"""Rows of the smallest batch that is split once half of it is finished; splitting copies the
+cache."""
 _USABLE = {"cuda": 0.85, "mps": 0.6, "cpu": 0.5}
-"""Share of what is free now that a batch may plan with; the rest is for work space."""
+"""Share of the free memory that a batch may use; the rest is workspace."""
 
 
 @dataclass
 class LocalModel:
-    """What drawing a trace takes, except the prompt."""
+    """A loaded model and its chat settings."""
 
     name: str
     """The model's name, or the base name of its folder."""
     runner: Runner = field(repr=False)
     chat: Chat = field(repr=False)
     stop_ids: tuple[int, ...]
-    """Ids that end the generation."""
+    """Token ids that end a generation."""
     model_identity: Mapping[str, Any]
-    """The part of `Engine.identity` that was found while loading."""
+    """The part of `Engine.identity` that is known after loading."""
     remarks: list[str] = field(default_factory=list)
-    """What the user should know, one line each, in the order it came up."""
+    """Notes for the user, one line each."""
 
     @property
     def model(self) -> Any:
@@ -69,39 +68,36 @@ class LocalModel:
 
     @property
     def text_config(self) -> Any:
-        """The configuration of the language part, where a model has several."""
+        """Configuration of the language model, also of a multimodal one."""
         return self.model.config.get_text_config(decoder=True)
 
     @property
     def context(self) -> int | None:
-        """Most tokens a sequence may have, where the model's configuration says so."""
+        """Longest sequence; None if the configuration does not say."""
         value = getattr(self.text_config, "max_position_embeddings", None)
         return int(value) if value else None
 
     @property
     def vocabulary(self) -> int:
-        """Tokens that the model's distribution is over."""
+        """Width of the logits."""
         return int(self.model.get_output_embeddings().weight.shape[0])
 
     @property
     def pad_id(self) -> int:
-        """Fills the left of shorter prompts."""
+        """Token id that pads shorter prompts."""
         return int(self.chat.tokenizer.pad_token_id or 0)
 
     @cached_property
     def stops(self) -> AnswerStops:
-        """The ending rule of forced answers."""
+        """The rules that end a forced answer."""
         return AnswerStops.of(self.chat, self.stop_ids, self.vocabulary)
 
     def sampling(self, plan: ProbePlan) -> Sampling:
-        """Return how this plan's traces are drawn, or refuse as `Sampling.of`."""
+        """Return this plan's sampling settings; raises as `Sampling.of`."""
         return Sampling.of(self.model.generation_config, plan)
 
     def begin(self, prompts: Sequence[Prompt], plan: ProbePlan) -> list[Trace]:
-        """Return traces of which nothing is drawn yet, each with the room that the context leaves.
-
-        A remark says so where that is less than the plan's cap on thinking.
-        """
+        """Return empty traces, and add a remark if the context cuts their thinking."""
         traces = []
         for prompt in prompts:
             ids = self.chat.prompt_ids(prompt.messages)
@@ -117,7 +113,7 @@ class LocalModel:
         return traces
 
     def batch(self, traces: Sequence[Trace]) -> RollingBatch:
-        """Read the prompts, to draw all these traces together."""
+        """Prefill the prompts of traces that are generated together."""
         begun = [(trace, trace.prompt_ids, 0) for trace in traces]
         sampler = self._sampler(begun, max(trace.end.most for trace in traces))
         return RollingBatch(self.runner, traces, sampler, self.pad_id)
@@ -125,9 +121,9 @@ class LocalModel:
     def write(
         self, kept: Kept, traces: Sequence[Trace], branches: Sequence[Branch]
     ) -> list[list[int]]:
-        """Close the thinking on each branch, whose rows rise, and draw a visible answer after it.
+        """Close the thinking on each branch and sample a visible answer; `kept` is unchanged.
 
-        `traces` are by row of `kept`, which stays as it was.
+        `traces` are in the order of the cache's rows, and so are the branches.
         """
         closer, plan = self.chat.closer.ids, traces[0].plan
         begun = []
@@ -142,7 +138,7 @@ class LocalModel:
         )
 
     def _sampler(self, begun: Sequence[tuple[Trace, Sequence[int], int]], steps: int) -> Sampler:
-        """Draw on with each trace's own stream: its ids so far, and how many of them were drawn."""
+        """Return the sampler that continues each (trace, ids so far, number generated)."""
         plan = begun[0][0].plan
         sampling, streams = self.sampling(plan), np.empty((len(begun), 0))
         if sampling.temperature > 0:
@@ -155,14 +151,14 @@ class LocalModel:
 
 @dataclass(frozen=True)
 class Finished:
-    """Traces that are over, and the rows of a cache that hold them."""
+    """Finished traces and the cache rows that hold them."""
 
     traces: list[Trace]
     kept: Kept
 
 
 class RollingBatch:
-    """Prompts being continued together, padded on the left where the model never looks."""
+    """Traces that are generated together, one token per step."""
 
     def __init__(
         self, runner: Runner, traces: Sequence[Trace], sampler: Sampler, pad_id: int
@@ -170,30 +166,30 @@ class RollingBatch:
         self._runner = runner
         self._sampler = sampler
         self.traces = list(traces)
-        """By row; what comes after the end of one is not added to it."""
+        """By row."""
         self.steps = 0
-        """Tokens drawn after each prompt."""
+        """Number of tokens generated after each prompt."""
         kept, self._logits = runner.prefill([t.prompt_ids for t in traces], pad_id)
         self._keep(kept)
 
     def _keep(self, kept: Kept) -> None:
         self.kept = kept
-        """The cache as it stands, for probing between two steps."""
+        """The current cache, for probes between two steps."""
         # Kernels are faster without a mask.
         self._is_masked = self._runner.window is not None or bool(kept.pads.any())
 
     @property
     def over(self) -> NDArray[np.bool_]:
-        """Which rows are over, shape (rows,)."""
+        """Whether each row is finished, shape (rows,)."""
         return np.array([trace.end.over for trace in self.traces], dtype=np.bool_)
 
     def is_split_worthwhile(self) -> bool:
-        """Whether enough rows are over that it pays to let them leave."""
+        """Whether enough rows are finished to pay for copying the rest."""
         over = self.over
         return len(over) >= _SMALLEST_SPLIT and 2 * int(over.sum()) >= len(over)
 
     def step(self) -> None:
-        """Draw a token in each row."""
+        """Generate a token in each row."""
         tokens = self._sampler.draw(self._logits, self.steps)
         for trace, token in zip(self.traces, tokens.tolist(), strict=True):
             if not trace.end.over:
@@ -201,7 +197,7 @@ class RollingBatch:
                 trace.end.see(trace.ids)
         self.steps += 1
         if self.over.all():
-            return  # what would be fed next is never used
+            return  # the next logits are never used
         kept = self.kept
         places = torch.arange(kept.cache.columns + 1, device=kept.pads.device)
         key_positions = places[None, :] - kept.pads[:, None]
@@ -216,9 +212,9 @@ class RollingBatch:
         self._logits = logits[:, -1]
 
     def finished(self, on_tokens: Callable[[int], None] | None = None) -> Iterator[Finished]:
-        """Draw to the end and yield rows as they leave the batch, with their cache.
+        """Generate to the end; yield rows with their cache as they leave the batch.
 
-        `on_tokens` is called after each step with the number of rows that got a token.
+        `on_tokens` is called after each step with the number of unfinished rows.
         """
         while self.traces:
             if live := int((~self.over).sum()):
@@ -229,13 +225,13 @@ class RollingBatch:
                 yield self._leave()
 
     def _leave(self) -> Finished:
-        """Take the rows that are over, with the columns that their probes can need."""
+        """Remove finished rows, with the columns that their probes need."""
         over, kept = self.over, self.kept
         gone = [trace for trace in self.traces if trace.end.over]
         stop = kept.start + max(trace.end.thinking for trace in gone)
         if over.all():
             self.traces = []
-            self._keep(Kept(KeptCache(), kept.pads[:0], 0))  # frees the memory with what is taken
+            self._keep(Kept(KeptCache(), kept.pads[:0], 0))  # hold no memory
             return Finished(gone, Kept(kept.cache.fork(stop), kept.pads, kept.start))
         staying = np.flatnonzero(~over)
         taken, rest = kept.split((np.flatnonzero(over), stop), (staying, kept.cache.columns))
@@ -243,7 +239,7 @@ class RollingBatch:
         return Finished(gone, taken)
 
     def drop(self) -> None:
-        """Drop rows that are over, with their cache; at least one row stays."""
+        """Drop finished rows and their cache; at least one row must stay."""
         staying = np.flatnonzero(~self.over)
         (rest,) = self.kept.split((staying, self.kept.cache.columns))
         self._go_on(staying, rest)
@@ -259,7 +255,7 @@ class RollingBatch:
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the bytes that are free on this device."""
+    """Return the free bytes of this device."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     if device.type == "mps":
@@ -268,12 +264,12 @@ def free_memory(device: torch.device) -> int:
 
 
 def batch_memory(device: torch.device) -> int:
-    """Return the bytes that a batch may plan with; the rest is work space."""
+    """Return the bytes that a batch may use; the rest is workspace."""
     return int(free_memory(device) * _USABLE.get(device.type, 0.5))
 
 
 def kv_bytes_per_token(config: Any, dtype: torch.dtype) -> int:
-    """Return the bytes of keys and values that one token adds over all layers."""
+    """Return the KV cache's bytes per token, over all layers."""
     heads = int(config.num_attention_heads)
     kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
     dim = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
@@ -281,18 +277,18 @@ def kv_bytes_per_token(config: Any, dtype: torch.dtype) -> int:
 
 
 def within_memory(work: Callable[[], _Result], give_up: Callable[[], str]) -> _Result:
-    """Do some work; what torch raises when memory runs out becomes `OutOfMemory`.
+    """Call `work`; raise `OutOfMemory` if torch runs out of memory.
 
-    `give_up` then frees what the work held, and says what did not fit.
+    `give_up` then frees the memory that the work held and describes what did not fit.
     """
     try:
         return work()
     except RuntimeError as error:
-        # On a processor torch says it in words alone.
+        # On a CPU only the message tells.
         words = ("not enough memory", "out of memory", "can't allocate memory")
         if not (isinstance(error, torch.OutOfMemoryError) or any(w in str(error) for w in words)):
             raise
-        # The frames that raised still hold tensors; whoever tries again needs that memory.
+        # The frames of the traceback still hold tensors, and the next attempt needs their memory.
         traceback.clear_frames(error.__traceback__)
         reason = first_line(error)
     what = give_up()

@@ -1,7 +1,7 @@
-"""Drawing the next token of each row: the model's own settings, one seeded stream per question.
+"""Sampling the next token of each row, from one seeded random stream per question.
 
-A question's numbers come from its own generator and turn into tokens through the inverse of the
-cumulative distribution, so that its batch mates cannot change them.  Knows logits and settings.
+A question's uniform numbers come from its own generator and are mapped to tokens by the inverse
+cumulative distribution, so the other questions of a batch cannot change them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Sampler", "Sampling", "uniforms"]
 
 
 def uniforms(prompts: Sequence[Prompt], seed: int, length: int) -> NDArray[np.float64]:
-    """Return each question's own stream of numbers in [0, 1), shape (prompts, length)."""
+    """Return uniform numbers in [0, 1) for each question, shape (prompts, length)."""
     streams = np.empty((len(prompts), length))
     for row, prompt in enumerate(prompts):
         name = f"{seed}:{prompt.key}:{prompt.sample}".encode()
@@ -32,10 +32,10 @@ def uniforms(prompts: Sequence[Prompt], seed: int, length: int) -> NDArray[np.fl
 
 
 class Sampler:
-    """Draws tokens for the rows of a batch.
+    """Samples tokens for the rows of a batch.
 
-    A repetition penalty counts the tokens of the prompts as well.  `streams`, of shape (rows,
-    steps), holds the numbers of `uniforms`; greedy they are not used.
+    A repetition penalty includes the tokens of the prompts.  `streams`, of shape (rows, steps),
+    holds the numbers of `uniforms`; greedy sampling ignores them.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Sampler:
         if self.sampling.temperature == 0:
             tokens = scores.argmax(dim=-1)
         else:
-            # The widest float of the device: Apple's has no float64.
+            # MPS has no float64.
             wide = torch.float32 if scores.device.type == "mps" else torch.float64
             numbers = torch.from_numpy(self._streams[:, step]).to(scores.device, wide)
             tokens = self._invert(scores / self.sampling.temperature, numbers)
@@ -84,8 +84,8 @@ class Sampler:
         return tokens
 
     def _invert(self, scores: Tensor, numbers: Tensor) -> Tensor:
-        """Turn uniform numbers into tokens: the first whose cumulative probability exceeds it."""
-        settings, candidates = self.sampling, None  # those that may be drawn, likeliest first
+        """Map each uniform number to the first token whose cumulative probability exceeds it."""
+        settings, candidates = self.sampling, None  # tokens that may be sampled, likeliest first
         if 0 < settings.top_k < scores.shape[1]:
             candidates = scores.topk(settings.top_k, dim=-1).indices
         elif settings.top_p < 1.0 or settings.min_p > 0.0:
@@ -100,7 +100,7 @@ class Sampler:
         if settings.min_p > 0.0:
             weights = weights.masked_fill(weights < settings.min_p * weights[:, :1], 0.0)
         cumulative = weights.cumsum(dim=-1)
-        # Scaled by the last sum instead of normalised, so that no number falls beyond the end.
+        # Scaled by the total instead of normalised, so that no number exceeds it by rounding.
         target = (numbers * cumulative[:, -1])[:, None]
         choice = torch.searchsorted(cumulative, target, right=True)
         choice = choice.clamp_max(scores.shape[1] - 1)

@@ -1,7 +1,6 @@
-"""How large a model is, how much memory there is, and whether the one fits the other.
+"""Estimate a model's size and the free memory, before anything is downloaded or imported.
 
-Asked before anything is downloaded or loaded, without torch, so that the commonest refusal, a large
-model on a laptop, takes milliseconds.  Estimates, not promises.
+So that the most common refusal, a large model on a laptop, takes milliseconds.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from stopadvisor.ground.errors import ModelError
 __all__ = ["DTYPES", "check_size", "has_accelerator", "host_memory", "named_parameters"]
 
 DTYPES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
-"""Bytes of a parameter in each format that weights are loaded in."""
+"""Bytes per parameter."""
 
 _ALTERNATIVES = (
     "use a smaller one, the bundled tiny reasoner (--model samples/tiny-reasoner), "
@@ -26,25 +25,25 @@ _ALTERNATIVES = (
 _KNOWN = {"Qwen/Qwen3-8B": 8.19e9}
 _BILLIONS = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)[bB](?![A-Za-z0-9])")
 _TOO_SLOW = 3e9
-"""Parameters above which a processor alone would take weeks over a workload's traces."""
+"""Parameters above which a CPU would take weeks over a workload."""
 _WEIGHTS_SHARE = 0.9
 
 
 def named_parameters(model: str) -> float | None:
-    """Read the number of parameters off a name such as ``Qwen/Qwen3-8B``; None if it has none.
+    """Read the number of parameters from a name such as ``Qwen/Qwen3-8B``; None without one.
 
     Examples
     --------
     >>> named_parameters("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B")
     1500000000.0
     """
-    # The first number is the size; a second, as in 30B-A3B, is what one token activates.
+    # The first number is the size; a second one, as in 30B-A3B, counts active parameters.
     found = _BILLIONS.search(model.rsplit("/", 1)[-1])
     return _KNOWN.get(model) or (float(found.group(1)) * 1e9 if found else None)
 
 
 def has_accelerator() -> bool:
-    """Whether this machine seems to have a GPU that torch could use."""
+    """Guess whether this machine has a GPU that torch can use."""
     if platform.system() == "Darwin":
         return platform.machine() == "arm64"
     if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
@@ -53,8 +52,8 @@ def has_accelerator() -> bool:
 
 
 def host_memory() -> int:
-    """Return the bytes of memory that are free for a new process, at a guess."""
-    with suppress(OSError, ValueError):  # not Linux: all of the memory is the best guess left
+    """Estimate the bytes of memory that are free for a new process."""
+    with suppress(OSError, ValueError):  # not Linux: assume that all memory is free
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             name, _, value = line.partition(":")
             if name == "MemAvailable":
@@ -72,11 +71,11 @@ def check_size(
     patient: bool,
     width: float | None = None,
 ) -> None:
-    """Refuse a model that cannot be loaded as `dtype` into the bytes of `memory`.
+    """Refuse a model that does not fit into `memory` bytes as `dtype`.
 
-    `patient`: run it even where that is slow, as an accelerator is there or the user asked for the
-    processor by name.  `width` is the bytes of a quantised parameter, whose format is kept when it
-    is loaded.  `model` and `place` are for the message.
+    Unless `patient` (an accelerator is there, or the user named the CPU), also refuse a model that
+    is too slow on a CPU.  `width` is the bytes per quantised parameter.  `model` and `place` are
+    for the message.
     """
     need = parameters * (width or DTYPES[dtype])
     described = (

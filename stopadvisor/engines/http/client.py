@@ -1,7 +1,7 @@
-"""Completions over HTTP: one asynchronous client for one or several equal servers.
+"""An asynchronous client for completions from one or several replicas.
 
-Survives what servers do under load (429, 5xx, hangs, closed connections, JSON that breaks off) by
-asking again with growing pauses, and keeps the key to itself.  Knows nothing of thinking or probes.
+Retries with growing pauses what servers do under load: 429, 5xx, hangs, closed connections,
+truncated JSON.  Keeps the API key out of everything it returns or raises.
 """
 
 from __future__ import annotations
@@ -53,32 +53,32 @@ __all__ = [
 ]
 
 RETRY_TIMEOUT = 300.0
-"""Seconds for which a request that fails is sent again before the run gives up."""
+"""Seconds for which a failing request is retried."""
 REQUEST_TIMEOUT = 600.0
-"""Seconds that a server may take over one answer."""
+"""Seconds that one answer may take."""
 _CONNECT_TIMEOUT = 10.0
 _KEEP_ALIVE = 4.0
-"""Seconds an idle connection is kept: less than the 5 after which uvicorn closes it."""
+"""Seconds that idle connections are kept: uvicorn closes them after 5."""
 
 _BROKEN = (httpx2.HTTPError, TimeoutError, EOFError)
-"""What a connection that fails raises."""
+"""Errors of a failing connection."""
 _MALFORMED = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError)
-"""What reading an answer that does not look like one raises."""
+"""Errors of parsing a malformed answer."""
 FINAL = {401, 402, 403}
-"""Statuses of a key, or an account, with which nothing can be asked."""
+"""Statuses that mean the key or the account is not accepted."""
 _TRANSIENT = {408, 425, 429, 500, 502, 503, 504, 529}
-"""Statuses that another attempt may change."""
+"""Statuses that are retried."""
 _SHOWN = 200
-"""Characters of a server's message that are passed on."""
+"""Most characters of a server's message in an error."""
 _ERROR_BYTES = 2**14
-"""Bytes of an error's body that are read."""
+"""Most bytes read of an error's body."""
 
 
 _Result = TypeVar("_Result")
 
 
 class Refused(EngineError):
-    """The server will not do what it was asked for, or not to its end: asking again is no use."""
+    """The server refuses the request, or will not finish the answer; retrying is no use."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -86,18 +86,17 @@ class Refused(EngineError):
 
 
 class Unreachable(EngineError):
-    """The server was down, busy or silent for as long as it was waited for."""
+    """The server was down, busy or silent until the retry time-out."""
 
 
 class Client:
-    """Completions from one or several servers that serve the same model, within one event loop.
+    """Completions from one or several servers of the same model, within one event loop.
 
-    With several servers, each question has a replica of its own (see `assign_replica`), so that
-    its prefix is cached where it is asked for again.  The key is sent to these servers only.  One
-    answer may take `request_timeout` seconds to its last byte, and no more bytes than its tokens
-    can take.  A request that fails is sent again for `retry_timeout` seconds.  Of a stream the
-    first and each further piece may be given limits of their own (`stream_timeouts`).  `on_wait` is
-    called once, with one line, when opening has to wait for a server.
+    Each question stays with one replica (see `assign_replica`), whose cache then holds its prefix.
+    The key is sent to these servers only.  An answer must be complete within `request_timeout`
+    seconds and no larger than its tokens can be.  Failing requests are retried for `retry_timeout`
+    seconds.  `stream_timeouts` limits the gaps in a stream.  `on_wait` is called once, with one
+    line, if opening has to wait for a server.
 
     Examples
     --------
@@ -128,7 +127,7 @@ class Client:
         self._servers = Servers(base_urls)
         self._http = httpx2.AsyncClient(
             auth=key,
-            # Compressed, a few bytes may stand for gigabytes.
+            # A few compressed bytes can expand to gigabytes.
             headers={"Accept-Encoding": "identity"},
             timeout=httpx2.Timeout(request_timeout, connect=connect_timeout, pool=None),
             limits=httpx2.Limits(
@@ -152,7 +151,7 @@ class Client:
         return self._servers.urls
 
     def assign_replica(self) -> int:
-        """Give a question its server, by number, as `Servers.assign_replica` does."""
+        """See `Servers.assign_replica`."""
         return self._servers.assign_replica()
 
     async def complete(
@@ -166,20 +165,20 @@ class Client:
         temperature: float = 0.0,
         **fields: Any,
     ) -> Completion:
-        """Continue token ids; nothing is added to them.
+        """Continue a prompt of token ids.
 
-        Further fields of the request, such as ``seed``, ``logprobs`` and ``stop_token_ids``, may be
-        named; one that is None is left out.  While the `replica` is down another server is asked;
-        not so while that replica is being opened (`opening`), and answers that cannot be read are
-        then asked for again for five seconds at most.
+        `fields` are further fields of the request, such as ``seed``, ``logprobs`` and
+        ``stop_token_ids``; those that are None are left out.  While the `replica` is down, another
+        server takes the request.  While `opening` a replica, no other server answers for it, and
+        malformed answers are retried for five seconds at most.
 
-        With `take` the answer is streamed, and its tokens are handed on as they are decoded.  When
-        `take` wants no more the connection is closed, and so it is when this call is cancelled: the
-        server then gives the request up.  A stream that breaks off after its first token is
-        returned as ``broken``, to be resumed from there.
+        With `take` the answer is streamed, and `take` is called with new tokens.  When it returns
+        False, or this call is cancelled, the connection is closed, which aborts the request at the
+        server.  A stream that breaks after its first token is returned as ``broken``, so that the
+        caller can resume there.
 
-        Raises `Refused`, or `Unreachable` after the retry time-out, or `EngineError` where the
-        answers could not be read for so long.
+        Raises `Refused`, `Unreachable` after the retry time-out, or `EngineError` if the answers
+        were malformed for that long.
         """
         body = {
             "model": self.model,
@@ -191,7 +190,7 @@ class Client:
             **{name: value for name, value in fields.items() if value is not None},
         }
         if take is not None:
-            # Without the running counts a stream that is closed early says nothing of its prompt.
+            # A stream that is closed early reports prompt tokens only with continuous usage.
             usage = {"include_usage": True, "continuous_usage_stats": True}
             body |= {"stream": True, "stream_options": usage}
         read = partial(self._read_completion, take=take)
@@ -208,11 +207,11 @@ class Client:
         optional: bool = False,
         header: str | None = None,
     ) -> dict[str, Any]:
-        """Send any request and return the JSON object it is answered with.
+        """Send any request and return the JSON object of the response.
 
-        `path` follows the base URL, without its ``/v1`` where it begins with ``//``.  What is
-        `optional` is waited for five seconds at most.  The value of a `header` of the answer is
-        added under its name.  Errors are those of `complete`.
+        `path` is appended to the base URL; with a leading ``//``, to the base URL without ``/v1``.
+        An `optional` request is retried for five seconds at most.  The value of the response header
+        named `header` is added under that name.  Errors are those of `complete`.
         """
         return await self._ask(
             method,
@@ -235,7 +234,7 @@ class Client:
         opening: bool,
         most: float = math.inf,
     ) -> _Result:
-        """Ask until it works, or until the retry time-out, or the `most` seconds, are over."""
+        """Retry a request until it succeeds, for the retry time-out or `most` seconds."""
         seconds = min(self.retry_timeout, most)
         patience = Patience(seconds, min(seconds, OPENING_TIMEOUT) if opening else seconds)
         while True:
@@ -249,7 +248,7 @@ class Client:
                     tried = f"for {waited:.0f} s " if waited >= 1 else ""
                     kind = EngineError if isinstance(error, MalformedError) else Unreachable
                     raise kind(f"no answer {tried}from {error}") from error
-                # What fails once only is no reason to say anything.
+                # A single failure is not worth a message.
                 if opening and patience.failures > 1 and self._on_wait is not None:
                     tell, self._on_wait = self._on_wait, None
                     waiting = f"for {seconds:.0f} s at most (--patience)"
@@ -276,7 +275,7 @@ class Client:
             begins_by = min(deadline, now + timeouts.first)
         status = 0
         try:
-            # The library's own time-outs are each for one read: bytes that drip pass them.
+            # The library's own time-outs are per read, so a slow trickle of bytes would pass.
             async with asyncio.timeout_at(begins_by):
                 response = await self._http.send(request, stream=True)
             try:
@@ -289,7 +288,7 @@ class Client:
                 await response.aclose()
         except _BROKEN as error:
             server.rest()
-            # Some of the library's errors have no text.
+            # Some of the library's errors have no message.
             reason = str(error) or type(error).__name__
             if isinstance(error, httpx2.ReadTimeout | TimeoutError):
                 reason = "no answer within --request-timeout"
@@ -300,14 +299,14 @@ class Client:
             raise Refused(f"{server.url} {self._one_line(str(error))}", status) from None
         except _MALFORMED as error:
             server.rest()
-            # The error may quote what was sent; `from None` keeps it out of tracebacks as well.
+            # The error may quote the answer; `from None` keeps it out of tracebacks.
             reason = self._one_line(f"malformed answer ({type(error).__name__}: {error})")
             raise MalformedError(f"{server.url}: {reason}") from None
         server.worked()
         return result
 
     def _raise_for(self, server: Server, response: httpx2.Response, body: bytes) -> None:
-        """Say what a status means: ask again, after a pause perhaps, or give up."""
+        """Raise for an error status: `TransientError` to retry, or `Refused`."""
         status = response.status_code
         try:
             data = self._read(body)
@@ -316,23 +315,23 @@ class Client:
         for name in ("error", "message", "detail"):
             if isinstance(data, dict) and data.get(name):
                 data = data[name]
-        said = self._one_line(str(data)) or self._one_line(response.reason_phrase)
+        message = self._one_line(str(data)) or self._one_line(response.reason_phrase)
         if status in (401, 403):
             key = f"the key in {self.key.name}" if self.key else "a request without a key"
-            raise Refused(f"{server.url} does not accept {key} ({status} {said})", status)
+            raise Refused(f"{server.url} does not accept {key} ({status} {message})", status)
         if status not in _TRANSIENT:
-            raise Refused(f"{server.url} refuses the request: {status} {said}", status)
-        asked = response.headers.get("Retry-After", "")  # seconds, or a date
-        pause = float(asked) if asked.isdecimal() else 0.0
+            raise Refused(f"{server.url} refuses the request: {status} {message}", status)
+        retry_after = response.headers.get("Retry-After", "")  # seconds or a date
+        pause = float(retry_after) if retry_after.isdecimal() else 0.0
         server.rest(pause)
         if self._servers.well():
-            pause = 0.0  # the next attempt goes to another
-        raise TransientError(f"{server.url}: {status} {said}", pause)
+            pause = 0.0  # the next attempt goes to another server
+        raise TransientError(f"{server.url}: {status} {message}", pause)
 
-    # --- What a server says ---
+    # --- Reading answers ---
 
     def _read(self, text: bytes) -> Any:
-        """Return the value of JSON text, without the key; errors are those of `parse_json`."""
+        """Parse JSON and remove the key from it; errors are those of `parse_json`."""
         data = parse_json(text)
         return self.key.hide_in_data(data) if self.key else data
 
@@ -363,7 +362,7 @@ class Client:
             return reader.result(broken=True)
 
     def _one_line(self, text: str) -> str:
-        """Shorten a text that may hold what a server sent, without the key."""
-        # Hidden before it is cut: of half a key nothing would be recognised.
+        """Shorten a text that may quote a server, without the key."""
+        # Hide the key before cutting: half a key would not be recognised.
         text = self.key.hide(text) if self.key else text
         return " ".join(text.split())[:_SHOWN]

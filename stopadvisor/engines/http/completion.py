@@ -1,8 +1,7 @@
-"""Answers of ``/v1/completions``, whole or streamed: bytes within limits, then JSON read strictly.
+"""Reading ``/v1/completions`` answers, whole or streamed, within limits of bytes and time.
 
-A server can send without end, one byte now and then, or a small archive of gigabytes; none of that
-may fill the memory or hold a request up for longer than was allowed.  What does not look like an
-answer is an error.
+A server may send without end, a byte now and then, or a compressed bomb: none of these can fill the
+memory or hold up a request beyond its time-out.  Malformed answers are errors.
 """
 
 from __future__ import annotations
@@ -34,17 +33,17 @@ __all__ = [
 ]
 
 Take = Callable[[Sequence[int]], bool]
-"""Is given tokens as they are decoded; answers whether it wants more."""
+"""Called with new tokens; returns whether more are wanted."""
 
 _BASE = 2**22
-"""Bytes that any answer may have."""
+"""Bytes allowed for any answer."""
 _PER_PROMPT_TOKEN = 16
-"""Some servers return the prompt's ids."""
+"""Bytes per prompt token, as some servers return the prompt's ids."""
 _PER_TOKEN = 2**12
-"""Each decoded token may come as an event of its own, with counts and names."""
+"""Bytes per token, which may come as an event of its own with counts and names."""
 _PER_LOGPROB = 128
 _MOST_TOKENS = 2**20
-"""Tokens of an answer, where the request names more."""
+"""Largest number of tokens that the limits allow for."""
 _FINISHES = {
     "stop": "stop",
     "eos": "stop",
@@ -52,30 +51,30 @@ _FINISHES = {
     "stop_sequence": "stop",
     "length": "length",
 }
-"""What servers call an answer's end, and what it is called here."""
+"""Our finish reason for each one that servers use."""
 _GIVEN_UP = ("abort", "error", "insufficient_system_resource")
-"""What servers say that are shut down or overloaded; another attempt may do better."""
+"""Finish reasons of servers that are shutting down or overloaded; retried."""
 _MOST = 2**31
-"""Ids and counts are below it."""
+"""Upper bound of ids and counts."""
 _ROUNDING = 0.01
-"""Above 0, what a log-probability may show by rounding in half precision."""
+"""How far above 0 rounding in half precision may push a log-probability."""
 
 
 class UnacceptableError(Exception):
-    """An answer that would be no other if it were asked for again."""
+    """An answer that a retry would not change."""
 
 
 @dataclass(frozen=True)
 class BodyLimits:
-    """Most bytes of an answer, and of one line of it."""
+    """Most bytes of an answer and of one line of it."""
 
     total: int = _BASE
     line: int = _BASE
 
     @classmethod
     def of(cls, request: Mapping[str, Any]) -> BodyLimits:
-        """Return what an honest answer to a request of completions may take."""
-        most = _MOST_TOKENS if "messages" in request else 0  # a chat may name no limit
+        """Return limits that every honest answer to a request meets."""
+        most = _MOST_TOKENS if "messages" in request else 0  # a chat need not set a limit
         tokens = min(int(request.get("max_tokens") or most), _MOST_TOKENS)
         line = _BASE + _PER_PROMPT_TOKEN * len(request.get("prompt") or ())
         each = _PER_TOKEN + _PER_LOGPROB * int(request.get("logprobs") or 0)
@@ -84,20 +83,20 @@ class BodyLimits:
 
 @dataclass(frozen=True)
 class StreamTimeouts:
-    """Seconds that a stream may be silent."""
+    """Longest gaps in a stream, in seconds."""
 
     first: float
-    """Before its first piece."""
+    """Before the first chunk."""
     between: float
-    """Between two pieces."""
+    """Between two chunks."""
 
 
 @dataclass(frozen=True)
 class Body:
-    """A body that has not been read yet.
+    """A response body that has not been read yet.
 
-    Reading raises `UnacceptableError` where it is compressed or larger than its limits, and
-    `TimeoutError` where it is not over at the deadline, or silent for too long.
+    Reading raises `UnacceptableError` if it is compressed or larger than the limits, and
+    `TimeoutError` at the deadline or after too long a gap.
     """
 
     response: httpx2.Response
@@ -105,10 +104,9 @@ class Body:
     deadline: float
     """By the event loop's clock."""
     timeouts: StreamTimeouts | None = None
-    """None: nothing but the deadline."""
 
     async def chunks(self) -> AsyncGenerator[bytes]:
-        """Yield it piece by piece."""
+        """Yield the body chunk by chunk."""
         encoding = self.response.headers.get("Content-Encoding", "identity").lower()
         if encoding != "identity":
             raise UnacceptableError(
@@ -122,7 +120,7 @@ class Body:
                 if self.timeouts is not None:
                     silent = self.timeouts.between if size else self.timeouts.first
                     until = min(until, now() + silent)
-                # Around each read alone: a time limit must not span a `yield`.
+                # Around each read only: a timeout must not span a `yield`.
                 async with asyncio.timeout_at(until):
                     chunk = await anext(chunks, None)
                 if chunk is None:
@@ -135,16 +133,16 @@ class Body:
                 yield chunk
 
     async def whole(self) -> bytes:
-        """Return all of it."""
+        """Return the whole body."""
         async with aclosing(self.chunks()) as chunks:
             return b"".join([chunk async for chunk in chunks])
 
     async def lines(self) -> AsyncGenerator[bytes]:
-        """Yield its lines without their ends; text after the last end is left out."""
+        """Yield complete lines without their newlines; drop an incomplete last line."""
         rest = b""
         async with aclosing(self.chunks()) as chunks:
             async for chunk in chunks:
-                # Cut at newlines alone: JSON may hold whatever else Unicode calls a line's end.
+                # Split at newlines only: JSON may contain other Unicode line separators.
                 *lines, rest = (rest + chunk).split(b"\n")
                 if len(rest) > self.limits.line:
                     raise UnacceptableError(
@@ -154,15 +152,15 @@ class Body:
                     yield line
 
     async def begin(self, size: int) -> bytes:
-        """Return its first bytes: as many as come, however it ends, for a message about it."""
-        found = b""
+        """Return the first bytes, as many as arrive, for an error message."""
+        start = b""
         with suppress(httpx2.HTTPError, TimeoutError, UnacceptableError):
             async with aclosing(self.chunks()) as chunks:
                 async for chunk in chunks:
-                    found += chunk
-                    if len(found) >= size:
+                    start += chunk
+                    if len(start) >= size:
                         break
-        return found[:size]
+        return start[:size]
 
 
 # --- Answers --------------------------------------------------------------------------------------
@@ -173,24 +171,23 @@ class Completion:
     """One answer of ``/v1/completions``."""
 
     token_ids: tuple[int, ...] | None
-    """Decoded tokens, the ending one included where the server counts it; None if not returned."""
+    """Decoded tokens, with the ending one if the server returns it; None if not returned."""
     logprobs: tuple[float, ...] | None
-    """Log-probability (nats) of each decoded token; None if not asked or not returned."""
+    """Log-probability (nats) of each decoded token; None if not returned."""
     top_logprobs: tuple[tuple[float, ...], ...] | None
     """Per token, log-probabilities of the likeliest tokens, highest first."""
     finish_reason: str
-    """``stop`` or ``length``; of a stream also ``closed``, when no more of it was wanted, and
-    ``broken``, when it came to no end."""
+    """``stop`` or ``length``; for streams also ``closed`` (by us) and ``broken`` (ended early)."""
     prompt_tokens: int
     cached_tokens: int | None
-    """Prompt tokens that the server took from its cache; None where it does not say."""
+    """Prompt tokens read from the server's cache; None if it does not report them."""
 
 
 def read_completion(data: Mapping[str, Any]) -> Completion:
-    """Read a whole answer; one that the server ended itself is an `UnacceptableError`.
+    """Read a whole answer.
 
-    One that does not look like an answer, or was given up halfway, raises whatever comes
-    (`KeyError`, `TypeError`, `ValueError`, `IndexError`, `AttributeError`); the client asks again.
+    A malformed or aborted answer raises `KeyError`, `TypeError`, `ValueError`, `IndexError` or
+    `AttributeError`, and the client retries; another finish reason raises `UnacceptableError`.
     """
     choice = data["choices"][0]
     given = choice.get("logprobs") or {}
@@ -215,7 +212,7 @@ def read_completion(data: Mapping[str, Any]) -> Completion:
 
 
 def read_usage(usage: Mapping[str, Any]) -> tuple[int, int, int | None]:
-    """Return tokens of the prompt, tokens decoded, and those of the prompt that were cached."""
+    """Return the numbers of prompt tokens, decoded tokens and cached prompt tokens."""
     details = usage.get("prompt_tokens_details") or {}
     cached = details.get("cached_tokens", usage.get("prompt_cache_hit_tokens"))
     return (
@@ -226,7 +223,7 @@ def read_usage(usage: Mapping[str, Any]) -> tuple[int, int, int | None]:
 
 
 def read_count(value: Any, name: str) -> int:
-    """Return a number of tokens; 0 where none is given."""
+    """Check and return a token count; 0 for None."""
     if value is None:
         return 0
     if type(value) is not int or not 0 <= value < _MOST:
@@ -235,7 +232,7 @@ def read_count(value: Any, name: str) -> int:
 
 
 def _read_finish(reason: str | None) -> str | None:
-    """Return ``stop``, ``length``, or None where an answer is not over."""
+    """Return ``stop`` or ``length``; None if the answer is not finished."""
     if not reason:
         return None
     if reason in _GIVEN_UP:
@@ -246,13 +243,10 @@ def _read_finish(reason: str | None) -> str | None:
 
 
 def _read_ids(choice: Mapping[str, Any]) -> list[int] | None:
-    """Return the ids of a choice; None where it names none."""
+    """Return the token ids of a choice; None if it has none."""
     values = choice.get("token_ids")
-    if values is None:  # ``token_id:N``, as ``return_tokens_as_token_ids`` names tokens
-        names, prefix = (choice.get("logprobs") or {}).get("tokens"), "token_id:"
-        if not names or not all(name.startswith(prefix) for name in names):
-            return None
-        values = [int(name.removeprefix(prefix)) for name in names]
+    if values is None:
+        return None
     for value in values:
         if type(value) is not int or not 0 <= value < _MOST:
             raise ValueError(f"token_ids must be ids of tokens, got {value!r:.40}")
@@ -278,7 +272,7 @@ def _read_logprob(value: Any, *, finite: bool = False) -> float:
 async def read_events(
     lines: AsyncIterator[bytes], read: Callable[[bytes], Any] = parse_json
 ) -> AsyncGenerator[Any]:
-    """Yield the JSON of each server-sent event, up to the end's mark."""
+    """Yield the JSON of each server-sent event up to ``[DONE]``."""
     async for line in lines:
         if not line.startswith(b"data:"):
             continue  # comments that keep the connection open
@@ -290,20 +284,17 @@ async def read_events(
 
 @dataclass
 class StreamReader:
-    """Puts a streamed completion together, and hands its tokens on."""
+    """Assembles a streamed completion and passes its tokens on."""
 
     take: Take
     ids: list[int] = field(default_factory=list)
     _named: bool = True
-    """All text so far came with its token ids."""
+    """Whether all text so far came with token ids."""
     _finish: str | None = None
     _usage: Mapping[str, Any] = field(default_factory=dict)
 
     def read(self, event: Mapping[str, Any]) -> bool:
-        """Take one event and hand its tokens on; return whether more are wanted.
-
-        Errors are those of `read_completion`.
-        """
+        """Process one event; return whether more are wanted.  Raises as `read_completion`."""
         if "error" in event:
             raise ValueError(f"the stream ends in an error: {event['error']!s:.200}")
         self._usage = event.get("usage") or self._usage
@@ -321,7 +312,7 @@ class StreamReader:
         return False
 
     def result(self, *, broken: bool = False) -> Completion:
-        """Return what came; `EOFError` without a ``finish_reason``, unless it has `broken` off."""
+        """Return the completion; `EOFError` without a finish reason, unless it is `broken`."""
         if self._finish is None and not broken:
             raise EOFError("the stream ends without a finish_reason")
         prompt, _, cached = read_usage(self._usage)

@@ -1,7 +1,4 @@
-"""An API key that is sent to its servers and shown nowhere.
-
-Knows the environment and HTTP headers.
-"""
+"""An API key that is sent to its servers and removed from everything else."""
 
 from __future__ import annotations
 
@@ -18,30 +15,30 @@ from stopadvisor.ground.errors import ModelError
 __all__ = ["FORWARDED", "ForwardedKey", "Key"]
 
 FORWARDED: ContextVar[str] = ContextVar("authorization", default="")
-"""Header ``Authorization`` of the request that is being answered; empty where it has none."""
+"""``Authorization`` header of the request being answered; empty without one."""
 
 _SHORTEST_SECRET = 8
-"""Characters.  Shorter keys, such as the EMPTY that some servers want, are no secret, and stand in
-honest texts."""
+"""Shorter keys, such as the EMPTY that some servers expect, are placeholders that honest texts may
+contain."""
 
 
 class Key(httpx2.Auth):
-    """An API key that shows itself to the server alone.
+    """An API key that only its server sees.
 
-    Messages call it by the name of the environment variable it came from.  One that is empty or
-    cannot stand in an HTTP header raises `ModelError`.
+    Messages refer to it by the name of its environment variable.  Raises `ModelError` for a key
+    that is empty or not allowed in an HTTP header.
     """
 
     def __init__(self, value: str, name: str = "key") -> None:
         self.name = name
         self.__value = value.strip()
-        # Checked here, as the HTTP library would quote the whole header in its complaint.
+        # Checked here because the HTTP library would quote the whole header in its error.
         if not self.__value or not (self.__value.isascii() and self.__value.isprintable()):
             raise ModelError(f"{name} must hold printable ASCII characters, without line breaks")
 
     @classmethod
     def of_environment(cls, name: str, *, required: bool) -> Key | None:
-        """Read a key from an environment variable; one that is `required` must be set."""
+        """Read a key from an environment variable, which must be set if `required`."""
         value = os.environ.get(name)
         if value:
             return cls(value, name)
@@ -65,7 +62,7 @@ class Key(httpx2.Auth):
 
     @property
     def header(self) -> str:
-        """Value of the header ``Authorization``; empty where there is no key."""
+        """Value of the ``Authorization`` header; empty without a key."""
         return f"Bearer {self._value}"
 
     def auth_flow(
@@ -77,19 +74,16 @@ class Key(httpx2.Auth):
         yield request
 
     def hide(self, text: str) -> str:
-        """Take the key out of a text, such as a server's complaint about it."""
+        """Replace the key in a text, such as a server's error message."""
         return text.replace(self._value, f"[{self.name}]") if self._value else text
 
     def hide_in_text(self, text: str) -> str:
-        """Take the key out of what a model says, which a server may have made up.
-
-        A key that is too short to be a secret stays: it may be a part of an answer.
-        """
+        """Replace the key in generated text, unless it is a short placeholder."""
         return self.hide(text) if self._secret else text
 
     def hide_in_data(self, data: Any) -> Any:
-        """Take the key out of all texts of JSON data, names of fields included."""
-        # The search runs in C; the walk is left for servers that do repeat the key.
+        """Replace the key in all strings of JSON data, including field names."""
+        # Searching the dump is fast; the slow walk is only for servers that do repeat the key.
         if not self._secret or json.dumps(self._value)[1:-1] not in json.dumps(data):
             return data
         if isinstance(data, str):
@@ -101,14 +95,14 @@ class Key(httpx2.Auth):
         return data
 
     def mask(self) -> KeyMask:
-        """Return what takes the key out of bytes that pass through."""
+        """Return a filter that masks the key in a byte stream."""
         return KeyMask(self._value if self._secret else "")
 
 
 class KeyMask:
-    """Replaces a key in bytes by as many asterisks, so that lengths stay what they are.
+    """Replaces a key in a byte stream by asterisks of the same length.
 
-    Finds it as it is and as JSON may write it, also where two pieces share it.
+    Finds the plain key and its JSON escapes, also across chunks.
     """
 
     def __init__(self, secret: str) -> None:
@@ -118,13 +112,13 @@ class KeyMask:
         self._kept = b""
 
     def whole(self, data: bytes) -> bytes:
-        """Mask the key in data that nothing follows."""
+        """Mask the key in complete data."""
         for form in self._forms:
             data = data.replace(form, b"*" * len(form))
         return data
 
     def take(self, piece: bytes) -> bytes:
-        """Return what can be shown by now: an end that may begin the key is kept back."""
+        """Return the bytes that can be sent now; a possible start of the key is held back."""
         data, kept = self.whole(self._kept + piece), 0
         for form in self._forms:
             most = min(len(data), len(form) - 1)
@@ -134,12 +128,12 @@ class KeyMask:
         return shown
 
     def rest(self) -> bytes:
-        """Return what was kept back, when nothing follows."""
+        """Return the bytes held back, at the end of the stream."""
         return self._kept
 
 
 class ForwardedKey(Key):
-    """The key that came with the request that is being answered, as `FORWARDED` holds it."""
+    """The key of the request being answered, from `FORWARDED`."""
 
     def __init__(self) -> None:
         self.name = "Authorization"
@@ -150,5 +144,5 @@ class ForwardedKey(Key):
 
     @property
     def header(self) -> str:
-        """The header as the client sent it."""
+        """The client's header, unchanged."""
         return FORWARDED.get()

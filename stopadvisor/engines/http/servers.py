@@ -1,7 +1,4 @@
-"""Servers of the same model: their addresses, which of them work, which is asked next, when again.
-
-Knows no requests.
-"""
+"""Replicas of one model: which are healthy, which gets the next request, when to retry."""
 
 from __future__ import annotations
 
@@ -19,29 +16,28 @@ from stopadvisor.ground.errors import ModelError
 __all__ = ["OPENING_TIMEOUT", "MalformedError", "Patience", "Server", "Servers", "TransientError"]
 
 _REST = 1.0
-"""Seconds for which a server that failed is asked last; doubled with each further failure."""
+"""Seconds for which other servers are preferred after a failure; doubled on each further one."""
 _LONGEST_REST = 60.0
 OPENING_TIMEOUT = 5.0
-"""Seconds at most, while a server is opened, for which it is asked again what it answers in a way
-that cannot be read, and for which it is asked what it may leave out."""
+"""Seconds for which malformed answers and optional requests are retried while opening a server."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
-"""Seconds between two attempts at most, unless the server asks for more; doubled each time."""
+"""Limits of the pause between attempts, in seconds; it doubles each time."""
 
 
 @dataclass(eq=False)
 class Server:
-    """One base URL and how it is doing."""
+    """One base URL and its health."""
 
     url: str
     questions: int = 0
-    """Questions that were given to it."""
+    """Questions assigned to it."""
     failures: int = 0
-    """In a row, up to now; those of requests that were under way together count once."""
+    """Consecutive failures; those of concurrent requests count once."""
     resting_until: float = 0.0
     _counted_until: float = 0.0
 
     def rest(self, seconds: float = 0.0) -> None:
-        """Leave it alone for a while, longer where it asked for that or keeps failing."""
+        """Avoid it for a while, longer if it asked for that or keeps failing."""
         now = time.monotonic()
         if now >= self._counted_until:
             self.failures += 1
@@ -50,12 +46,12 @@ class Server:
         self._counted_until = self.resting_until
 
     def worked(self) -> None:
-        """Take note that it answered."""
+        """Reset its failures after an answer."""
         self.failures, self.resting_until, self._counted_until = 0, 0.0, 0.0
 
 
 class Servers:
-    """Servers that serve the same model; at least one, each with a well-formed base URL."""
+    """One or more servers of the same model; raises `ModelError` for a malformed base URL."""
 
     def __init__(self, base_urls: Sequence[str]) -> None:
         if not base_urls:
@@ -68,16 +64,13 @@ class Servers:
         return tuple(server.url for server in self._all)
 
     def assign_replica(self) -> int:
-        """Give a question its server, by number: the one that was given the fewest so far.
-
-        Those that do not work are passed over, while any does.
-        """
+        """Assign a question to the healthy server with the fewest; return its number."""
         server = min(self.well() or self._all, key=lambda server: server.questions)
         server.questions += 1
         return self._all.index(server)
 
     def pick(self, replica: int | None, *, alone: bool = False) -> Server:
-        """Take the replica while it works, else one that does; with `alone`, the replica."""
+        """Return the replica if it is healthy or `alone`, else another server."""
         if alone and replica is not None:
             return self._all[replica]
         well = self.well() or self._all
@@ -86,20 +79,20 @@ class Servers:
         else:
             server = min(well, key=lambda server: server.questions)
         if server.failures and len(self._all) > 1:
-            # One request finds out whether it works again; until then the others go elsewhere.
+            # One request tests whether it works again; until then the others go elsewhere.
             server.resting_until = time.monotonic() + _LONGEST_REST
         return server
 
     def well(self) -> list[Server]:
-        """Return those that have not failed just now."""
+        """Return the servers that have not failed recently."""
         now = time.monotonic()
         return [server for server in self._all if server.resting_until <= now]
 
 
 def _checked(url: str) -> str:
-    """Return a base URL without a slash at its end.
+    """Check a base URL and strip its trailing slash.
 
-    Refuses what is no HTTP URL, and a password or a query, which would end up in logs.
+    Passwords and queries are refused because they would end up in logs.
     """
     if "@" in url:
         raise ModelError(
@@ -113,19 +106,19 @@ def _checked(url: str) -> str:
     try:
         parts = urlsplit(url)
         known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-        httpx2.URL(url)  # else its own error for a host's name would come with the first request
-    except (ValueError, httpx2.InvalidURL):  # a port that is no number, half a bracket
+        httpx2.URL(url)  # a bad host name would otherwise fail only in the first request
+    except (ValueError, httpx2.InvalidURL):  # a non-numeric port, an unclosed bracket
         known = None
     if not known:
         raise ModelError(f"--base-url must be such as http://host:8000/v1, got {url!r}")
     return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
 
 
-# --- When to ask again ----------------------------------------------------------------------------
+# --- Retries --------------------------------------------------------------------------------------
 
 
 class TransientError(Exception):
-    """A failure that another attempt may not meet."""
+    """A failure that may not happen again on a retry."""
 
     def __init__(self, reason: str, retry_after: float = 0.0) -> None:
         super().__init__(reason)
@@ -133,29 +126,30 @@ class TransientError(Exception):
 
 
 class MalformedError(TransientError):
-    """An answer that came and does not look like one."""
+    """A malformed answer."""
 
 
 @dataclass
 class Patience:
-    """For how long one request is asked again, from its first failure."""
+    """How long one request is retried, from its first failure."""
 
     seconds: float
     malformed_seconds: float
-    """Where its answers cannot be read, from the first of them in a row: a server that gives them
-    is there, and may never give others."""
+    """The same for malformed answers, from the first one in a row: the server is up and may never
+    give others."""
     failures: int = 0
     _since: float = 0.0
     _malformed_since: float | None = None
 
     def allowed(self, error: TransientError) -> float:
-        """Return for how many seconds a request that failed so is asked again."""
+        """Return the number of seconds for which this kind of failure is retried."""
         return self.malformed_seconds if isinstance(error, MalformedError) else self.seconds
 
     def pause(self, error: TransientError) -> float | None:
-        """Return the seconds until the next attempt, as many as the server asks for; None: give up.
+        """Return the seconds until the next attempt; None to give up.
 
-        Random below a limit that doubles, so that requests that failed together come apart.
+        Random below a doubling limit, so that requests that failed together spread out, but at
+        least what the server asks for.
         """
         now = time.monotonic()
         if not self.failures:
@@ -171,7 +165,7 @@ class Patience:
         if left <= 0:
             return None
         most = min(_FIRST_PAUSE * 2.0 ** min(self.failures - 1, 10), _LONGEST_PAUSE)
-        # Never beyond the time-out: the last attempt is made when it is over.
+        # Never beyond the time-out, at whose end the last attempt is made.
         return min(max(error.retry_after, random.uniform(0.0, most)), left)
 
     async def sleep(self, seconds: float) -> None:

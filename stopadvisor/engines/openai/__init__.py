@@ -1,6 +1,6 @@
-"""The engine over OpenAI-compatible HTTP servers such as vLLM and SGLang.
+"""The engine over OpenAI-compatible HTTP servers such as vLLM.
 
-Public is `open_servers`.  Importing this package imports no HTTP library; calling it does.
+The public name is `open_servers`; no HTTP library is imported until it is called.
 """
 
 from stopadvisor.engines.openai.opening import open_servers

@@ -1,7 +1,4 @@
-"""Many items asked at once in an event loop of another thread, each result handed out as it comes.
-
-Knows neither the questions nor whom they are put to.
-"""
+"""Run an asynchronous function over many items in another thread's event loop."""
 
 from __future__ import annotations
 
@@ -26,15 +23,14 @@ def asked_each(
     ask: Callable[[_Item], Awaitable[_Result]],
     size: int,
 ) -> Iterator[tuple[int, _Result]]:
-    """Ask for each item in the portal's loop, `size` at once; yield results with their numbers.
+    """Call `ask` for each item, `size` at once; yield numbered results as they complete.
 
-    Of several errors the first of ours is raised, after the results finished before it.  No
-    item is asked while `size` results wait to be taken: a consumer that is slow, or killed,
-    holds no more than that.
+    After the results before an error, raise the first `StopAdvisorError`.  No item is started while
+    `size` results wait to be consumed, so a slow or killed consumer holds no more than that.
     """
-    # Taken without a pause, so that what is asked at once can be decoded together.
+    # Acquired without yielding to the loop, so that a local model can batch what starts together.
     places = anyio.Semaphore(size, fast_acquire=True)
-    # Items that are being asked, and results not yet taken.
+    # Items in progress and results not yet consumed.
     room = anyio.Semaphore(2 * size, fast_acquire=True)
     done: queue.SimpleQueue[tuple[int, _Result] | None] = queue.SimpleQueue()
 
@@ -49,7 +45,7 @@ def asked_each(
                 group.start_soon(one, number, item)
 
     running = portal.start_task_soon(work)
-    # Put there when the work is over, so after all its results.
+    # Called when the work is over, so this comes after all results.
     running.add_done_callback(lambda _: done.put(None))
     try:
         while (result := done.get()) is not None:

@@ -1,7 +1,7 @@
-"""A policy at a served model, over HTTP: how its thinking is drawn, and what a request is served.
+"""Early exit over HTTP: binds a policy to a served model and answers requests under it.
 
-The loop is `engines.live`'s.  Thinking is drawn in parts, up to the next probe, each of which sends
-the prompt and the thinking so far as token ids: the server finds them in its prefix cache.
+`engines.live` has the loop.  Thinking is generated up to the next probe, one request per part, each
+with the prompt and the thinking so far, which the server finds in its prefix cache.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from stopadvisor.probes.asking import ProbePlan
 __all__ = ["PolicyService", "bind_policy", "entropy_at"]
 
 _AT_ONCE = 64
-"""Tokens of a request that goes on with the thinking where markers decide on the next probe.
+"""Thinking tokens per request if markers decide on the next probe.
 
-Half of them are drawn in vain at a stop; one by one, each would take a request.
+On average half of them are wasted at a stop, but one by one each would cost a request.
 """
 
 
 def entropy_at(served: ServedModel, policy: Policy) -> tuple[str, str]:
-    """Return the entropy source that a policy gets at a server, and what its probes ask for.
+    """Return the entropy source of a policy at this server, and the source its probes request.
 
-    A rule that reads no entropy gets the same log-probability from every source; one that reads
-    answers alone is asked none.
+    Without entropy in the rule, one log-probability is enough, as it is the same for every source;
+    a rule that reads only answers requests none.
     """
     own, top = policy.terms.entropy_source, served.endpoint.top_limit
     if not policy.reads_logprobs or not top:
@@ -46,38 +46,38 @@ def entropy_at(served: ServedModel, policy: Policy) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class _ResumedThinking:
-    """Thinks no further than it is asked to; a `live.Thinking`."""
+    """A `live.Thinking` that generates only as far as `reach` asks."""
 
     model: ServedModel
     trace: Trace
     grown: Grown | None
 
     async def reach(self, tokens: int | None) -> None:
-        """Draw them."""
+        """Generate up to this many tokens, or to the end."""
         await self.model.extend(self.trace, until=tokens, grown=self.grown)
 
     async def give_up(self) -> None:
-        """Do nothing: no request is on its way."""
+        """Do nothing: no request is running between two calls of `reach`."""
 
 
 @dataclass
 class PolicyService:
-    """A policy at a served model, or no policy; what all its requests share."""
+    """A served model with a policy or none: everything that requests share."""
 
     model: ServedModel
     plan: ProbePlan
     rule: Rule | None
     on_stop: OnStop
     remarks: list[str]
-    """What the user should know; grows."""
+    """Notes for the user, to which requests may add."""
     shadow: bool = False
-    """Judge and never stop: only the observer gets what the policy would have done."""
+    """Evaluate the policy but never stop."""
     probe_timeout: float | None = None
-    """Seconds for a forced answer.  One that fails, or takes longer, then lets the thinking go on
-    to its end, where it would else be the request's error."""
+    """Seconds per probe.  If set, a failed or slow probe lets the thinking go on to its end;
+    otherwise its error fails the request."""
 
     def __post_init__(self) -> None:
-        # A policy's certificate holds under its own cap, and under no other.
+        # A policy's certificate holds only under its own cap.
         room, cap = self.model.thinking_room((), self.plan), self.plan.max_think
         if room < cap:
             raise ModelError(
@@ -93,7 +93,7 @@ class PolicyService:
         prompt_ids: Sequence[int] | None = None,
         replica: int | None = None,
     ) -> Reply:
-        """Answer one request; the parameters are those of `live`."""
+        """Answer one request; see `live` for the parameters."""
         live = self.live(request, prompt_ids=prompt_ids, replica=replica)
         return self.reply(request.task, await live.answer())
 
@@ -105,10 +105,10 @@ class PolicyService:
         replica: int | None = None,
         observer: Observer | None = None,
     ) -> LiveRequest:
-        """Return a request that can be answered, by default at the server whose turn it is.
+        """Return a request that is ready to be answered.
 
-        `prompt_ids` are those of `Chat.prompt_ids`, where they are known already.  For an observer
-        that `shows` all thinking is streamed.
+        Pass `prompt_ids` if they are already known, and `replica` to choose the server.  With an
+        observer that `shows`, all thinking is streamed.
         """
         prompt_ids = prompt_ids or self.model.chat.prompt_ids(request.prompt.messages)
         if self.model.thinking_room(prompt_ids, self.plan) < self.plan.max_think:
@@ -136,7 +136,7 @@ class PolicyService:
         )
 
     def reply(self, task: str, answered: LiveAnswer) -> Reply:
-        """Return what a request is served; of a cut trace, without an answer."""
+        """Return the reply to a request; without an answer if the trace was cut."""
         trace, stop = answered.trace, answered.stop
         visible = trace.visible if trace.end.closed else None
         return make_reply(
@@ -155,12 +155,12 @@ class PolicyService:
 
 
 def bind_policy(policy: Policy, served: ServedModel, plan: ProbePlan) -> PolicyService:
-    """Hold a policy against an opened model, and return what answers with the two.
+    """Bind a policy to a served model after checking that they match.
 
     Raises
     ------
     PolicyError
-        The policy is bound to another model, tokenizer, template or entropy, or to none.
+        The policy was made for another model, tokenizer, template or entropy source.
     """
     source, asked = entropy_at(served, policy)
     remarks = policy.check_source(served.identity(), source)

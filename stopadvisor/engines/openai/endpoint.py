@@ -1,6 +1,6 @@
-"""What an endpoint can do, learned by asking it.
+"""Discover what an endpoint can do, by test requests.
 
-Servers accept unknown fields in silence, so a capability counts only where an answer shows it.
+Servers silently accept unknown fields, so a capability counts only if an answer shows it.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ _NEEDED = (
     "elsewhere the full budget and the provider's own effort setting remain"
 )
 USUAL_TOP = 20
-"""Most log-probabilities that vLLM gives by default."""
+"""Log-probabilities per token that vLLM allows by default."""
 _MOST_TOP = 1024
-"""Above this number, no more are looked for."""
+"""Largest number of log-probabilities that is tested."""
 _REPEATED = 600
-"""Tokens of the prompt that is sent twice: longer than the cache blocks of most servers."""
+"""Length of the prompt that is sent twice: more than a cache block of most servers."""
 _LONGEST_NAME = 255
-"""Characters of a name or a folder that a server gives."""
+"""Longest model name or folder accepted from a server."""
 _ANY_IDS = tuple(range(11, 19))
-"""Exist in every vocabulary."""
+"""Token ids that every vocabulary has."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """What the endpoint showed it can do."""
+    """What an endpoint has shown it can do."""
 
     context: int | None
-    """Most tokens of a sequence; None where the server does not say."""
+    """Longest sequence; None if the server does not report it."""
     root: str | None
-    """Where the server says it took the model from: a name or a folder."""
+    """Where the server got the model: a Hub name or a folder."""
     server: str | None = None
-    """Version as the server gives it; None where it does not."""
+    """Server version; None if it does not report one."""
     top_limit: int = 0
-    """Most likeliest tokens whose log-probabilities it gives; 0 for none."""
+    """Largest number of top log-probabilities per token."""
     cached_tokens: int | None = None
-    """How many of a repeated prompt's tokens came from its cache; None where it does not say."""
+    """Cached tokens of a repeated prompt; None if the server does not report them."""
     repeated_tokens: int = 0
     """Length of that prompt."""
 
     def described(self) -> str:
-        """What the user should know of it, in one line."""
+        """Return a one-line summary for the user."""
         name = "the server" if self.server is None else f"the server (version {self.server})"
         logprobs = (
             f"{self.top_limit} log-probabilities per token"
@@ -63,16 +63,15 @@ class Endpoint:
 
 
 async def find_endpoint(client: Client) -> Endpoint:
-    """Ask every server of a client what it can do.
+    """Test what every server of a client can do.
 
     Raises
     ------
     ModelError
-        A server does not accept the key, does not serve the model, or does not complete token
-        ids; or the servers differ in version, context, or in what they can do.
+        A server rejects the key, does not serve the model, or does not complete token ids; or the
+        servers differ in version, context or capabilities.
     Unreachable
-        A server is down, busy or silent for longer than the client waits: what it can do is not
-        known.
+        A server is down, busy or silent for longer than the client waits.
     """
     first, *others = [await _endpoint_of(client, number) for number in range(len(client.urls))]
     for url, other in zip(client.urls[1:], others, strict=True):
@@ -87,21 +86,21 @@ async def find_endpoint(client: Client) -> Endpoint:
 
 
 def _same_root(ours: str | None, theirs: str | None) -> bool:
-    """Whether two servers may have their models from the same place, each on its own machine."""
+    """Whether two roots, on different machines, may name the same model."""
     if ours is None or theirs is None:
         return True
     here, there = Path(ours), Path(theirs)
     if here.is_absolute() != there.is_absolute():
-        return True  # a name, and where it was downloaded to
+        return True  # a Hub name, and the folder it was downloaded to
     return here.is_absolute() and here.name == there.name
 
 
 async def _endpoint_of(client: Client, number: int) -> Endpoint:
-    """Ask one server; no other answers in its place."""
+    """Test one server; no other answers in its place."""
     url = client.urls[number]
-    found = await find_model(client, number)
+    listed = await find_model(client, number)
     await _check_ids(client, number)
-    length = min(_REPEATED, (found.context or _REPEATED) - 8)
+    length = min(_REPEATED, (listed.context or _REPEATED) - 8)
     repeated = (list(_ANY_IDS) * (length // len(_ANY_IDS) + 1))[:length]
     try:
         top = await _top_limit(client, number)
@@ -111,12 +110,12 @@ async def _endpoint_of(client: Client, number: int) -> Endpoint:
         raise
     except EngineError as error:
         raise ModelError(f"{url} fails when it is asked what it can do: {error}") from error
-    try:  # vLLM and its kin give their version next to ``/v1``
+    try:  # vLLM and some others have ``/version`` next to ``/v1``
         version = await client.ask("GET", "//version", replica=number, opening=True, optional=True)
     except EngineError:
         version = {}
     return replace(
-        found,
+        listed,
         server=_name(version.get("version")),
         top_limit=top,
         cached_tokens=answer.cached_tokens,
@@ -125,10 +124,9 @@ async def _endpoint_of(client: Client, number: int) -> Endpoint:
 
 
 async def find_model(client: Client, number: int) -> Endpoint:
-    """Look the model up in a server's list, and call it by that name from now on.
+    """Look up the model in a server's list, and set `client.model` to its name there.
 
-    Returns what the list tells.  Errors are those of `find_endpoint`; `ModelError` also where there
-    is no such list.
+    Returns what the list says.  Raises as `find_endpoint`, and `ModelError` if there is no list.
     """
     url = client.urls[number]
     try:
@@ -137,16 +135,16 @@ async def find_model(client: Client, number: int) -> Endpoint:
         _raise_if_final(error)
         if error.status == 404:
             raise ModelError(f"{url} has no /models: is it the base URL, ending in /v1?") from error
-        return Endpoint(None, None)  # some gateways keep it to themselves; asking will tell
+        return Endpoint(None, None)  # some gateways have no list; the next requests will tell
     except Unreachable as error:
         raise Unreachable(f"cannot reach the server: {error}") from error
     except EngineError as error:
         raise ModelError(f"cannot use the server: {error}") from error
-    found = listed.get("data")
-    folder = Path(client.model)  # the model may go by its name, or by its folder
+    data = listed.get("data")
+    folder = Path(client.model)  # the model may be given as a name or as a folder
     entries = [
         entry
-        for entry in (found if isinstance(found, list) else ())
+        for entry in (data if isinstance(data, list) else ())
         if isinstance(entry, dict) and _name(entry.get("id"))
     ]
     for entry in entries:
@@ -164,7 +162,7 @@ async def find_model(client: Client, number: int) -> Endpoint:
 
 
 def _name(value: Any) -> str | None:
-    """Return what a server gives as a name, if it can be shown and looked for among files."""
+    """Return a server's value if it is a printable name of reasonable length."""
     if isinstance(value, str) and 0 < len(value) <= _LONGEST_NAME and value.isprintable():
         return value
     return None
@@ -173,8 +171,7 @@ def _name(value: Any) -> str | None:
 async def _check_ids(client: Client, number: int) -> None:
     """Refuse a server whose completions do not take and return token ids."""
     try:
-        # Without log-probabilities, as traces are asked for: some servers name ids with
-        # log-probabilities only.
+        # Without log-probabilities, as for traces: some servers return ids only along with them.
         answer = await client.complete(_ANY_IDS, max_tokens=2, replica=number, opening=True)
     except EngineError as error:
         _raise_if_final(error)
@@ -183,7 +180,7 @@ async def _check_ids(client: Client, number: int) -> None:
         if answer.prompt_tokens == len(_ANY_IDS) and answer.token_ids is not None:
             return
         wrong = "completions return text alone, no token ids"
-        # A server that took the ids for something else counts another prompt.
+        # A server that misread the ids counts another prompt.
         if answer.prompt_tokens != len(_ANY_IDS):
             wrong = (
                 f"completions on token ids: it counts {answer.prompt_tokens} prompt tokens for "
@@ -193,7 +190,7 @@ async def _check_ids(client: Client, number: int) -> None:
 
 
 def _raise_if_final(error: EngineError) -> None:
-    """Pass on what no other way of asking will change, or leaves open what the server can do."""
+    """Re-raise errors that say nothing about the server's capabilities."""
     if isinstance(error, Unreachable):
         raise error
     if isinstance(error, Refused) and error.status in FINAL:
@@ -201,7 +198,7 @@ def _raise_if_final(error: EngineError) -> None:
 
 
 async def _top_limit(client: Client, number: int) -> int:
-    """Find the most log-probabilities per token, by asking for more and more."""
+    """Find the largest number of log-probabilities per token, by bisection."""
 
     async def gives(k: int) -> bool:
         try:
@@ -211,7 +208,7 @@ async def _top_limit(client: Client, number: int) -> int:
         except EngineError as error:
             _raise_if_final(error)
             return False
-        # Empty where the first token ends the answer and the server does not return it.
+        # Empty if the first token ends the answer and the server does not return it.
         return any(len(top) >= k for top in answer.top_logprobs or ())
 
     low, high = 0, USUAL_TOP

@@ -1,8 +1,7 @@
-"""The engine over HTTP: prompts in, probed traces out, every slot of the server busy.
+"""The engine over HTTP: takes prompts, returns probed traces as they finish.
 
-Each question is worked on by itself and handed out when it is finished; no batch waits for its
-slowest.  The event loop runs in a thread of its own, so that grading and writing do not hold the
-server up.
+Questions are independent, so nothing waits for the slowest of a batch.  The event loop runs in its
+own thread, so that grading and writing do not keep the server waiting.
 """
 
 from __future__ import annotations
@@ -34,72 +33,72 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 _BATCH = 256
-"""Questions that pilot and preflight hand over at once; `probe_each` has no batches."""
+"""Questions per call of pilot and preflight; `probe_each` has no batches."""
 
 
 @dataclass
 class OpenAiEngine(ChatEngine):
     """A served model, as `probes.asking.Engine` and `serving.answering.AnsweringEngine`.
 
-    Made by `open_servers`; `close` it, as connections and a thread belong to it.  What does not fit
-    the server raises `ModelError`; a server that refuses, or fails for longer than its retry
-    time-out, `EngineError`.
+    Made by `open_servers`; `close` it to end its connections and its thread.  A plan that the
+    server cannot carry out raises `ModelError`; a server that refuses a request, or fails until the
+    retry time-out, `EngineError`.
     """
 
     served_model: ServedModel
     chat: Chat
     """The served model's."""
     model_identity: dict[str, Any]
-    """What `identity` returns; found while loading."""
+    """The result of `identity`."""
     portal: BlockingPortal = field(repr=False)
-    """Into the event loop's thread."""
+    """Runs coroutines in the event loop's thread."""
     thread: AbstractContextManager[BlockingPortal] = field(repr=False)
-    """That thread, to be left at the end."""
+    """Context manager of that thread, exited by `close`."""
     concurrency: int = 32
-    """Most requests at once."""
+    """Largest number of requests in flight."""
     remarks: list[str] = field(default_factory=list)
-    """What the user should know, one line each, in the order it came up."""
+    """Notes for the user, one line each."""
 
     @property
     def name(self) -> str:
-        """The model's name as the server knows it."""
+        """The model's name at the server."""
         return self.served_model.client.model
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this server can do."""
+        """Capabilities of this server."""
         top = min(USUAL_TOP, self.served_model.endpoint.top_limit)
         return Capabilities(f"top-k:{top}" if top else NO_ENTROPY, batched=False)
 
     def identity(self) -> dict[str, Any]:
-        """Return what decides the outcome, as plain values."""
+        """Return the settings that determine the outcome, as plain values."""
         return dict(self.model_identity)
 
     def temperature(self, plan: ProbePlan) -> float:
-        """Return the temperature under which this plan's traces are drawn."""
+        """Return the sampling temperature of this plan's traces."""
         return self.served_model.sampling(plan).temperature
 
     def auto_batch_size(self, plan: ProbePlan) -> int:
-        """Return how many questions pilot and preflight hand over at once."""
-        del plan  # memory is the server's affair
+        """Return the number of questions per call of pilot and preflight."""
+        del plan  # memory is the server's concern
         return _BATCH
 
     def longest_thinking(self, prompts: Sequence[Prompt], plan: ProbePlan) -> int | None:
-        """Return what the context leaves to each of these prompts, at most the plan's cap."""
+        """Return the thinking tokens that every prompt has room for, at most the plan's cap."""
         model = self.served_model
         if model.endpoint.context is None:
             return None
         return min(model.thinking_room(model.chat.prompt_ids(p.messages), plan) for p in prompts)
 
     def engine_checks(self, prompt: Prompt, plan: ProbePlan) -> list[Check]:
-        """Try whether the server obeys, resumes, caches and gives the plan's log-probabilities."""
+        """Test that the server obeys limits, resumes, caches and gives log-probabilities."""
         model = self.served_model
         top, ids = _top_k(model, plan), model.chat.prompt_ids(prompt.messages)
         obeys, resumes = (self.portal.call(check, model, ids) for check in (_obeys, _resumes))
         return [obeys, resumes, _caches(model), top]
 
     def probe(self, prompts: Sequence[Prompt], plan: ProbePlan) -> list[RawTrace]:
-        """Draw one trace per prompt and probe it where the plan says; same order as `prompts`."""
+        """Generate one trace per prompt, in order, and probe it where the plan says."""
         traces = dict(self.probe_each(prompts, plan))
         return [traces[i] for i in range(len(prompts))]
 
@@ -109,13 +108,13 @@ class OpenAiEngine(ChatEngine):
         plan: ProbePlan,
         on_tokens: Callable[[int], None] | None = None,
     ) -> Iterator[tuple[int, RawTrace]]:
-        """Do as `probe`, and hand out each trace as soon as it is finished.
+        """Yield each trace of `probe` as soon as it is finished.
 
-        `on_tokens` is never called: tokens are seen when their trace is finished.  What was
-        finished before an error is handed out before the error is raised.
+        `on_tokens` is never called, as tokens are seen only when their trace is finished.  Traces
+        finished before an error are yielded before it is raised.
         """
         del on_tokens
-        self.served_model.sampling(plan)  # refused before, not after, anything is asked
+        self.served_model.sampling(plan)  # fails before any request is sent
         self.served_model.check_entropy(plan.entropy)
         slots = anyio.Semaphore(self.concurrency)
 
@@ -127,12 +126,12 @@ class OpenAiEngine(ChatEngine):
     # --- Answering with a policy ---
 
     def policy_plan(self, policy: Policy, *, answer_cap: int | None = None) -> ProbePlan:
-        """Return a policy's plan, with no more log-probabilities than the policy reads."""
+        """Return the policy's plan, with only as many log-probabilities as it reads."""
         plan = policy_plan(policy, answer_cap=answer_cap, at_server=True)
         return replace(plan, entropy=entropy_at(self.served_model, policy)[1])
 
     def entropy_for(self, policy: Policy) -> str:
-        """Return the entropy source that the server gives a policy."""
+        """Return the entropy source that this policy gets at the server."""
         return entropy_at(self.served_model, policy)[0]
 
     def questions_at_once(self, plan: ProbePlan) -> int:
@@ -148,9 +147,9 @@ class OpenAiEngine(ChatEngine):
         batch_size: int | None = None,
         on_stop: OnStop = "probe",
     ) -> Iterator[tuple[int, Reply]]:
-        """Answer requests, by default as many at once as the concurrency.
+        """Answer requests, `batch_size` (by default the concurrency) at once.
 
-        What was over before an error is yielded before the error is raised.
+        Replies finished before an error are yielded before it is raised.
         """
         service = PolicyService(self.served_model, plan, rule, on_stop, self.remarks)
         return asked_each(self.portal, requests, service.answer, batch_size or self.concurrency)
@@ -161,7 +160,7 @@ class OpenAiEngine(ChatEngine):
         self.thread.__exit__(None, None, None)
 
     async def _question(self, prompt: Prompt, plan: ProbePlan, slots: anyio.Semaphore) -> RawTrace:
-        """Draw or read one trace, then ask all its answers at once: a drawn one is in the cache."""
+        """Generate one trace, or read a recorded one, then run all its probes at once."""
         model = self.served_model
         replica = model.client.assign_replica()
         trace = model.begin(model.chat.prompt_ids(prompt.messages), prompt, plan, replica=replica)
@@ -192,14 +191,14 @@ class OpenAiEngine(ChatEngine):
         return raw_trace(model.stops, trace, positions, forced, visible)
 
 
-# --- Checks that only a server needs: it may accept fields in silence and ignore them -------------
+# --- Checks of the server, which may silently ignore fields ---------------------------------------
 
 
 _TRIED = 8
 
 
 async def _obeys(model: ServedModel, ids: Sequence[int]) -> Check:
-    """The server obeys limits and stops, and takes ids as they are."""
+    """Check that the server obeys token limits and stop ids, and takes prompt ids unchanged."""
     drawn = await model.client.complete(ids, max_tokens=_TRIED)
     tokens, wrong = drawn.token_ids or (), []
     if len(tokens) > _TRIED or (len(tokens) < _TRIED and drawn.finish_reason != "stop"):
@@ -221,7 +220,7 @@ async def _obeys(model: ServedModel, ids: Sequence[int]) -> Check:
 
 
 async def _resumes(model: ServedModel, ids: Sequence[int]) -> Check:
-    """A resumed trace continues with the tokens that it would have had anyway."""
+    """Check that a resumed generation gives the same tokens as an uninterrupted one."""
     client = model.client
     whole = (await client.complete(ids, max_tokens=_TRIED)).token_ids or ()
     half = len(whole) // 2
@@ -237,7 +236,7 @@ async def _resumes(model: ServedModel, ids: Sequence[int]) -> Check:
 
 
 def _caches(model: ServedModel) -> Check:
-    """A prompt that is sent again comes from the cache."""
+    """Check that a repeated prompt is read from the cache."""
     cached, sent = model.endpoint.cached_tokens, model.endpoint.repeated_tokens
     if cached:
         detail = f"{cached} of {sent} repeated prompt tokens were cached"
@@ -254,7 +253,7 @@ def _caches(model: ServedModel) -> Check:
 
 
 def _top_k(model: ServedModel, plan: ProbePlan) -> Check:
-    """The plan's log-probabilities are given; where they are not, the plan is refused."""
+    """Check how many log-probabilities the server gives; raises if the plan needs more."""
     gives = f"the server gives {model.endpoint.top_limit} log-probabilities per token"
     k = model.check_entropy(plan.entropy)
     if k is not None:

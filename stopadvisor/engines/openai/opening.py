@@ -1,4 +1,4 @@
-"""From base URLs to a checked engine, in a thread of its own.
+"""Connect to servers and return a checked engine.
 
 Importing this module imports neither an HTTP library nor transformers.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_KEY", "open_servers"]
 
 DEFAULT_KEY = "OPENAI_API_KEY"
-"""Environment variable that may hold the key."""
+"""Default environment variable of the API key."""
 
 
 def open_servers(
@@ -31,30 +31,30 @@ def open_servers(
     on_wait: Callable[[str], None] | None = None,
     **chat: Any,
 ) -> OpenAiEngine:
-    """Make the engine of a served model.
+    """Open a served model as an engine.
 
     Parameters
     ----------
     model
-        Its name as the server knows it, or the folder or name the server took it from.
+        Its name at the server, or the folder or Hub name that the server loaded it from.
     base_urls
-        Such as ``http://host:8000/v1``; several equal servers share the questions.
+        Such as ``http://host:8000/v1``; several replicas share the questions.
     concurrency
-        Most requests at once.
+        Largest number of requests in flight.
     api_key_env
-        Environment variable that holds the key; ``OPENAI_API_KEY`` is used when it is set.
+        Environment variable of the API key; by default ``OPENAI_API_KEY``, if it is set.
     request_timeout, retry_timeout
-        Seconds for one answer, and for which a request that fails is sent again.
+        Seconds for one answer, and for retrying a failing request.
     on_wait
-        Told, in one line, when a server that is down or busy is waited for.
+        Called with one line when a server is down or busy.
     **chat
         See `served_model.open_client`.
 
     Raises
     ------
     ModelError
-        A package is missing; the server does not accept the key, does not serve the model, or
-        does not complete token ids; or the tokenizer cannot be found.
+        A package is missing; the server rejects the key, does not serve the model, or does not
+        complete token ids; or the tokenizer cannot be found.
     Unreachable
         The server is down, busy or silent for longer than `retry_timeout`.
     """
@@ -79,7 +79,7 @@ def open_servers(
     try:
         served = portal.call(partial(open_client, client, **chat))
     except BaseException as error:
-        # Given the error, it cancels what is still under way, as at Ctrl-C, and waits for nothing.
+        # Passing the error (such as Ctrl-C) cancels running tasks instead of waiting for them.
         thread.__exit__(type(error), error, error.__traceback__)
         raise
     return OpenAiEngine(

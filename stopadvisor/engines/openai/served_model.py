@@ -1,7 +1,6 @@
-"""A served model with its tokenizer: traces, forced answers and visible answers, one at a time.
+"""A model at a server with its tokenizer: generates one trace or answer at a time.
 
-A server ends an answer by its own rules only, so the rules of the hf engine are applied here to its
-tokens, one by one.  Knows no batches, no policy and no gold.
+A server ends answers by its own rules only, so our rules are applied to its tokens here.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from stopadvisor.probes.asking import ProbePlan, Prompt
 __all__ = ["NO_ENTROPY", "ServedModel", "open_client"]
 
 NO_ENTROPY = "none"
-"""Entropy source of an endpoint that returns no log-probabilities."""
+"""Entropy source without log-probabilities."""
 _GREEDY: Mapping[str, Any] = {
     "temperature": 0.0,
     "top_k": -1,
@@ -38,34 +37,34 @@ _GREEDY: Mapping[str, Any] = {
     "min_p": 0.0,
     "repetition_penalty": 1.0,
 }
-"""All said, as a server would fill in the model's own."""
+"""Every field is given, as a server fills in the model's own defaults."""
 
 
 @dataclass(frozen=True)
 class ServedModel:
-    """Everything a request needs except its question."""
+    """A client with the model's tokenizer, settings and capabilities."""
 
     client: Client
     chat: Chat
     stop_ids: tuple[int, ...]
     stops: AnswerStops = field(repr=False)
-    """The ending rule of forced answers."""
+    """The rules that end a forced answer."""
     generation: Any = field(repr=False)
     """The model's own generation settings."""
     endpoint: Endpoint
 
     def identity(self) -> dict[str, Any]:
-        """Return what is known of the model that determines its outcomes, wherever it is served."""
+        """Return the properties of the model that determine the outcome."""
         name = self.endpoint.root or self.client.model
         identity = served_identity("openai", self.endpoint.server, name, generation=self.generation)
         return identity | self.chat.identity(self.stop_ids)
 
     def sampling(self, plan: ProbePlan) -> Sampling:
-        """Return how this plan's traces are drawn, or refuse as `Sampling.of`."""
+        """Return this plan's sampling settings; raises as `Sampling.of`."""
         return Sampling.of(self.generation, plan)
 
     def check_entropy(self, entropy: str) -> int | None:
-        """Return how many log-probabilities to ask for; None for ``none``; refuses too many."""
+        """Return the number of log-probabilities to request (None for ``none``), or refuse it."""
         if entropy == NO_ENTROPY:
             return None
         k = self.top_of(entropy)
@@ -78,7 +77,7 @@ class ServedModel:
         return k
 
     def top_of(self, entropy: str) -> int:
-        """Return how many likeliest tokens an entropy source takes; ``full`` is all of them."""
+        """Return the K of an entropy source; ``full`` is the whole vocabulary."""
         return entropy_top_k(entropy) or self.stops.vocabulary
 
     def begin(
@@ -89,10 +88,7 @@ class ServedModel:
         *,
         replica: int | None = None,
     ) -> Trace:
-        """Return a trace of which nothing is drawn yet.
-
-        `prompt` seeds the sampling; see `Client.assign_replica` for the replica.
-        """
+        """Return an empty trace; see `Client.assign_replica` for the replica."""
         room = self.thinking_room(prompt_ids, plan)
         end = TraceEnd(self.chat.closer.ids, self.stop_ids, room, plan.answer_cap)
         return Trace(prompt_ids, prompt, plan, replica, end)
@@ -100,14 +96,13 @@ class ServedModel:
     async def extend(
         self, trace: Trace, *, until: int | None = None, grown: Callable[[], None] | None = None
     ) -> None:
-        """Draw on until the trace is over, or until there are `until` tokens after the prompt.
+        """Generate until the trace is over or has `until` tokens after the prompt.
 
-        One request where nothing is left out; a further one where a closer holds an id at which the
-        server stops by itself.  Sampled parts have seeds of their own, so that a trace drawn in
-        parts is another one than the same drawn at once; greedy they are equal.  Where `grown` is
-        to be told of further tokens, they are streamed; a stream that breaks off is resumed after
-        the ids that came.  Cancelling closes the connection, and the server gives the request up.
-        A server that refuses, or fails for longer than its retry time-out, is an `EngineError`.
+        Usually one request; more only if the closer contains a stop id or the server stops early.
+        Each part has its own seed, so a trace sampled in parts differs from one sampled at once
+        (greedy traces are equal).  With `grown` tokens are streamed, and a broken stream is resumed
+        after the last token received.  Cancelling aborts the request.  Raises `EngineError` if the
+        server refuses, or fails until the retry time-out.
         """
 
         def take(new: Sequence[int]) -> bool:
@@ -130,16 +125,15 @@ class ServedModel:
                 take(self._new_ids(answer)[len(trace.ids) - at :])
 
     def thinking_room(self, prompt_ids: Sequence[int], plan: ProbePlan) -> int:
-        """Return the plan's cap on thinking, or less; see `sampling.thinking_room`."""
+        """See `sampling.thinking_room`."""
         return thinking_room(self.endpoint.context, len(prompt_ids), self.chat, plan)
 
     async def force(self, trace: Trace, at: int, *, precise: bool = False) -> ForcedAnswer:
-        """Force a short answer after `at` tokens of thinking, greedily; always as `precise`.
+        """Force a short greedy answer after `at` thinking tokens; always `precise`.
 
-        Ends, counts and means as in `engines.hf.branch.probe_branches`; the entropy is over the K
-        likeliest tokens of the plan's ``top-k:K``, with their raw probabilities.  After an open
-        cue a further request asks what follows the answer's newline.  Errors are those of `extend`
-        and `check_entropy`; also where the server leaves out what it was asked for.
+        Endings, counts and means as in `engines.hf.branch.probe_branches`, with the entropy over
+        the K likeliest tokens of the plan's ``top-k:K``.  After an open cue, a second request reads
+        what follows the answer's newline.  Raises as `extend` and `check_entropy`.
         """
         del precise
         plan = trace.plan
@@ -151,7 +145,7 @@ class ServedModel:
                 [*trace.prompt_ids, *trace.ids[:at], *suffix, *ids],
                 max_tokens=limit,
                 logprobs=k,
-                # A newline ends the request; one before any content does not end the answer.
+                # A newline before any content ends the request but not the answer.
                 stop=["\n"],
                 **_GREEDY,
             )
@@ -171,14 +165,14 @@ class ServedModel:
     async def write(
         self, trace: Trace, at: int, show: Callable[[Sequence[int]], None] | None = None
     ) -> list[int]:
-        """Close the thinking after `at` tokens and let the model write its visible answer.
+        """Close the thinking after `at` tokens and generate the visible answer.
 
-        `show` gets the tokens of each request when it is over.  Errors are those of `extend`.
+        `show` is called with the tokens of each finished request.  Raises as `extend`.
         """
         closer, plan = self.chat.closer.ids, trace.plan
         ids: list[int] = []
         over = False
-        while not over:  # once, unless the server has a limit of its own below the cap
+        while not over:  # once, unless the server has a lower token limit of its own
             drawn = at + len(closer) + len(ids)
             answer = await self._continue(
                 trace,
@@ -196,9 +190,9 @@ class ServedModel:
         return ids
 
     def _drawn_as(self, trace: Trace, at: int) -> dict[str, Any]:
-        """Return how a trace is drawn on after `at` tokens, with a seed of that part's own.
+        """Return the sampling fields for continuing a trace after `at` tokens, with its own seed.
 
-        All is said, or a server fills in the model's own.
+        Every field is given, as a server fills in the model's own defaults.
         """
         sampling = self.sampling(trace.plan)
         fields: dict[str, Any] = {**vars(sampling), "top_k": sampling.top_k or -1}
@@ -208,11 +202,11 @@ class ServedModel:
         return fields
 
     async def _continue(self, trace: Trace, prefix: Sequence[int], **options: Any) -> Completion:
-        """Ask once; refuse an answer to anything but what was sent."""
+        """Send one request; raise if the server counted another prompt than was sent."""
         answer = await self.client.complete(
             prefix, stop_token_ids=self.stop_ids, replica=trace.replica, **options
         )
-        # A stream that did not come to its end may not have come to its counts.
+        # A broken or closed stream may not have reached its counts.
         counted = answer.prompt_tokens or answer.finish_reason in ("stop", "length")
         if counted and answer.prompt_tokens != len(prefix):
             raise EngineError(
@@ -222,16 +216,16 @@ class ServedModel:
         return answer
 
     def _new_ids(self, answer: Completion, *, newline: bool = False) -> list[int]:
-        """Return the ids of an answer, the ending one included."""
+        """Return the token ids of an answer, including the ending one."""
         if answer.token_ids is None:
             raise EngineError("the server returns no token ids, as return_token_ids asks")
         ids = self._known(answer.token_ids)
-        last = ids[-1:]  # what ended it; with `newline` that may be a newline, too
+        last = ids[-1:]  # the ending token; with `newline` it may contain a newline
         seen = bool(last) and (
             last[0] in self.stop_ids or (newline and "\n" in self.chat.decode(last))
         )
         if answer.finish_reason == "stop" and not seen:
-            ids.append(self.stop_ids[0])  # some servers keep the ending token to themselves
+            ids.append(self.stop_ids[0])  # some servers leave out the ending token
         if not ids:
             raise EngineError(
                 f"the server returns no token, and {answer.finish_reason!r} as the reason"
@@ -239,7 +233,7 @@ class ServedModel:
         return ids
 
     def _known(self, ids: Sequence[int]) -> list[int]:
-        """Return the ids, unless the tokenizer does not have one of them."""
+        """Return the ids; raise if the tokenizer lacks one of them."""
         known = self.stops.vocabulary
         if ids and max(ids) >= known:
             raise EngineError(
@@ -250,7 +244,7 @@ class ServedModel:
 
 
 def _figures(answer: Completion, k: int) -> list[Figures]:
-    """Return the figures of an answer's tokens; one that was put there for the server has none."""
+    """Return the figures of the tokens that the server returned."""
     length = len(answer.token_ids or ())
     logprobs, top = answer.logprobs or (), answer.top_logprobs or ()
     if len(logprobs) < length or len(top) < length:
@@ -272,49 +266,49 @@ async def open_client(
     think_close: str | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> ServedModel:
-    """Open the model of a client within a running event loop; refused, the client is closed.
+    """Open the model of a client, which is closed if that fails.
 
-    `tokenizer` is a folder or a name; by default what the server names as the model's origin, else
-    the model.  Errors are those of `opening.open_servers`.
+    `tokenizer` is a folder or Hub name; by default the model's origin as the server reports it,
+    else the model.  Raises as `opening.open_servers`.
     """
-    # Transformers says on import that torch is missing; nothing here needs it.
+    # Silences the notice of transformers that torch is missing, which is not needed here.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     model, key = client.model, client.key
     try:
         endpoint = await find_endpoint(client)
-        # May download: what is waited for can be interrupted, what holds the loop up cannot.
+        # In a thread, as it may download: waiting there can be interrupted.
         load = partial(_load_tokenizer, tokenizer, model, endpoint.root)
-        found = await run_sync(load, abandon_on_cancel=True)
+        loaded = await run_sync(load, abandon_on_cancel=True)
         chat = Chat.of(
-            found.tokenizer,
+            loaded.tokenizer,
             think_open=think_open,
             think_close=think_close,
             template_kwargs=chat_template_kwargs,
         )
         if key is not None:
             chat = replace(chat, hide=key.hide_in_text)
-        # Decodes a whole vocabulary, which would hold up the event loop.
-        stops = await run_sync(AnswerStops.of, chat, found.stop_ids, len(found.tokenizer))
+        # Decodes the whole vocabulary, which would block the event loop.
+        stops = await run_sync(AnswerStops.of, chat, loaded.stop_ids, len(loaded.tokenizer))
         await _check_tokenizer(client, chat)
         return ServedModel(
             client=client,
             chat=chat,
-            stop_ids=found.stop_ids,
+            stop_ids=loaded.stop_ids,
             stops=stops,
-            generation=found.generation,
+            generation=loaded.generation,
             endpoint=endpoint,
         )
     except BaseException:
-        with CancelScope(shield=True):  # cancelled, it would close nothing
+        with CancelScope(shield=True):  # a cancelled task could not close it
             await client.aclose()
         raise
 
 
 def _load_tokenizer(named: str | None, model: str, root: str | None) -> LoadedTokenizer:
-    """Load the tokenizer from where the user says it is, else from where the model came from."""
+    """Load the tokenizer that the user named, else that of the model or its origin."""
     if named is not None:
         return load_tokenizer(named)
-    # A path of the server's machine is no name that anything here could be found under.
+    # A path on the server's machine cannot be looked up here.
     name = root if root and not Path(root).is_absolute() else model
     folders = (place for place in (model, root) if place and Path(place).is_dir())
     try:
@@ -327,17 +321,17 @@ def _load_tokenizer(named: str | None, model: str, root: str | None) -> LoadedTo
 
 
 async def _check_tokenizer(client: Client, chat: Chat) -> None:
-    """Refuse our tokenizer where the server shows that its own splits text differently."""
+    """Refuse our tokenizer if the server's own splits a text differently."""
     text = chat.render([{"role": "user", "content": "What is 17 + 25?"}])
     body = {"model": client.model, "prompt": text, "add_special_tokens": False}
     for number, url in enumerate(client.urls):
         try:
-            found = await client.ask(
+            reply = await client.ask(
                 "POST", "//tokenize", body, replica=number, opening=True, optional=True
             )
         except EngineError:
             continue  # not every server has it
-        if found.get("tokens") not in (None, chat.encode(text)):
+        if reply.get("tokens") not in (None, chat.encode(text)):
             raise ModelError(
                 f"the tokenizer of {chat.tokenizer.name_or_path!r} is not the one that {url} uses: "
                 "they split the same text differently; name the right one with --tokenizer"
