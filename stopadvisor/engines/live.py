@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
-from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.trace import AnswerReport, Trace, report_drawn
 from stopadvisor.ground.errors import EngineError, UndecidedError
 from stopadvisor.policy.requests import OnStop
@@ -43,12 +42,7 @@ class Backend(Protocol):
 
     @property
     def stops(self) -> AnswerStops:
-        """The rules that end a forced answer."""
-        ...
-
-    @property
-    def chat(self) -> Chat:
-        """Tokenizer and thinking markers."""
+        """The rules that end a forced answer, with the `chat` whose tokens they apply to."""
         ...
 
     @property
@@ -156,14 +150,14 @@ class LiveRequest:
 
     def __post_init__(self) -> None:
         self._answer = LiveAnswer(self.trace)
-        self._report = AnswerReport(self.rule, self.backend.chat)
+        self._report = AnswerReport(self.rule, self.backend.stops.chat)
         self._session = self._begin(self.rule, streams=self._shows and not self.shadow)
         self._showing = self._begin(None, streams=self._shows) if self.shadow else self._session
 
     def _begin(self, rule: Rule | None, *, streams: bool) -> Session:
         return Session(
             rule,
-            closer_tokens=len(self.backend.chat.closer.ids),
+            closer_tokens=len(self.backend.stops.chat.closer.ids),
             on_stop=self.on_stop,
             task=self.task,
             streams=streams,

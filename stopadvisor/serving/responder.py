@@ -203,7 +203,7 @@ class Responder:
     _opened: bool = False
 
     def __post_init__(self) -> None:
-        decode = self.backend.chat.decode
+        decode = self.backend.stops.chat.decode
         self._thinking, self._visible = TextStream(decode), TextStream(decode)
 
     async def run(self, live: LiveRequest) -> LiveAnswer:
@@ -295,7 +295,7 @@ class Responder:
     async def _whole(self, answered: LiveAnswer) -> None:
         finish, content = self._ending(answered)
         thinking = answered.trace.ids[: answered.thinking]
-        reasoning, usage = self.backend.chat.decode(thinking), self.send.record.usage()
+        reasoning, usage = self.backend.stops.chat.decode(thinking), self.send.record.usage()
         await self.send.json(200, self.chat_reply.body(reasoning, content, finish, usage))
 
     async def _piece(self, piece: bytes, *, last: bool = False) -> None:
@@ -334,7 +334,7 @@ class Responder:
             visible = len(trace.ids) - shown if trace.end.closed else 0
             record.discarded_tokens, stop = answered.decoded - shown - visible, answered.shadow
         else:
-            closer = len(self.backend.chat.closer.ids)
+            closer = len(self.backend.stops.chat.closer.ids)
             visible = len(answered.written) + closer if answered.written else 0
             record.discarded_tokens = answered.decoded - shown
         record.budget = None if stop is None else stop.position

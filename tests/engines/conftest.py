@@ -1,4 +1,4 @@
-"""Tiny models and engines on them, made once, and traces that follow a script."""
+"""Fixtures: tiny models and engines, scripted traces, and a clock for retries."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def random_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Draws its traces; full attention in every layer."""
+    """A model that samples its traces, with full attention in every layer."""
     return save_model(tmp_path_factory.mktemp("random"), byte_tokenizer(), {"do_sample": True})
 
 
 @pytest.fixture(scope="session")
 def windowed_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As `random_model`, its upper layers seeing eight tokens only."""
+    """The same with a sliding window of eight tokens in the upper layers."""
     return save_model(
         tmp_path_factory.mktemp("windowed"),
         byte_tokenizer(),
@@ -64,7 +64,7 @@ def tiny_reasoner() -> HfEngine:
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[Sequence[int]]], None]:
-    """Replace drawing: row i of the batch follows the i-th sequence, padded with its last id."""
+    """Script the sampler: row i follows the i-th sequence, then repeats its last id."""
     import torch
 
     from stopadvisor.engines.hf.sampler import Sampler
@@ -89,10 +89,10 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[Sequence[int]]
 
 @dataclass
 class Pauses:
-    """Pauses between the attempts of requests, on a clock that nothing else moves."""
+    """A clock that only the pauses between retries advance."""
 
     taken: list[float] = field(default_factory=list)
-    """Seconds of each."""
+    """Seconds of each pause."""
 
     def monotonic(self) -> float:
         return sum(self.taken)
@@ -100,7 +100,7 @@ class Pauses:
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> Pauses:
-    """Have requests be asked again without a wait, and see how long each wait would have been."""
+    """Retry without waiting, and record how long each wait would have been."""
     pauses = Pauses()
 
     async def skip(self: servers.Patience, seconds: float) -> None:

@@ -1,7 +1,7 @@
-"""A server that tells a fixed story over real HTTP: for what a real one does too rarely to test.
+"""A scripted completion server over real HTTP.
 
 Answers ``/v1/completions`` on token ids as vLLM does, with the tiny reasoner's tokenizer, and
-behaves badly where a test asks for it.
+misbehaves on request in ways that are too rare to test on a real server.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from stopadvisor.probes.asking import cue_text, is_open_cue
 
 TINY = Path(__file__).parent.parent.parent / "samples" / "tiny-reasoner"
 BREAKS = ("cut-short", "cut-line", "abort-short", "error-short")
-"""What befalls a stream after its third token: a closed connection, within a line too, or an event
-that says that the server gives up."""
+"""Faults after a stream's third token: the connection closes, possibly within a line, or an event
+reports that the server aborts."""
 FAULTS = ("429", "500", "truncated", "no-choices", "null-choice", "abort", "close", "hang")
 
 
@@ -38,28 +38,28 @@ def words() -> Chat:
 
 
 def ids_of(text: str) -> list[int]:
-    """Its tokens."""
+    """Return the token ids of a text."""
     return [int(i) for i in words().tokenizer.encode(text, add_special_tokens=False)]
 
 
 def end_id() -> int:
-    """The id that ends a generation."""
+    """Return the token id that ends a generation."""
     return int(words().tokenizer.eos_token_id)
 
 
 @dataclass
 class Story:
-    """What the model says."""
+    """The texts that the model generates."""
 
     thinking: str = "3+4=7\nSo 7\nWait, 3+4=7\nSo 7\n"
     visible: str = "Final answer: 7"
     forced: Callable[[int], str] = lambda tokens: " 7\n" if tokens > 8 else " 5\n"
-    """By the thinking tokens it has seen."""
+    """Forced answer by the number of thinking tokens before it."""
     cue: str = CUES["terse"]
-    """`OPEN` in front: forced answers stand behind thinking that is not closed."""
+    """With the prefix `OPEN`, forced answers follow thinking that is not closed."""
 
     def after(self, generated: Sequence[int]) -> list[int]:
-        """All that it would say behind what stands behind the prompt."""
+        """Return everything that it would generate after these tokens."""
         closer, cue = list(words().closer.ids), ids_of(cue_text(self.cue))
         said, thinking = list(generated), ids_of(self.thinking)
         if is_open_cue(self.cue):
@@ -83,15 +83,15 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        del request, client_address  # clients that hang up are part of the tests
+        del request, client_address  # tests include clients that hang up
 
 
 @dataclass(kw_only=True)
 class Listener:
-    """Something on loopback that is asked over HTTP; what it answers is a subclass's affair."""
+    """An HTTP server on loopback; subclasses define its answers."""
 
     asked: list[dict[str, Any]] = field(default_factory=list)
-    """Bodies of what was asked."""
+    """Bodies of the requests so far."""
     headers: list[dict[str, str]] = field(default_factory=list)
     port: int = 0
     _server: ThreadingHTTPServer | None = None
@@ -106,16 +106,16 @@ class Listener:
 
     @property
     def url(self) -> str:
-        """What ``--base-url`` takes."""
+        """Value for ``--base-url``."""
         return f"http://127.0.0.1:{self.port}/v1"
 
     def start(self) -> None:
-        """Listen, on the port of the last time if there was one."""
+        """Start listening, on the previous port if there was one."""
         fake = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
-            disable_nagle_algorithm = True  # else a body waits 40 ms for its headers to arrive
+            disable_nagle_algorithm = True  # otherwise a body is delayed by 40 ms
 
             def do_GET(self) -> None:
                 fake.get(self)
@@ -147,7 +147,7 @@ class Listener:
 
 @dataclass
 class FakeServer(Listener):
-    """One server; its fields may be changed while it runs."""
+    """A scripted server; its fields may be changed while it runs."""
 
     story: Story = field(default_factory=Story)
     model: str = "tiny-reasoner"
@@ -156,47 +156,47 @@ class FakeServer(Listener):
     top_limit: int = 20
     returns_ids: bool = True
     refuses: Callable[[dict[str, Any]], int] = lambda body: 0
-    """Status with which it refuses a completion; 0 to answer it."""
+    """Status with which it refuses a completion; 0 answers it."""
     counts_cached: bool = True
     sends_end: bool = True
-    """Whether an ending token is among the ids, as with vLLM."""
+    """Whether ending tokens are among the ids, as with vLLM."""
     obeys_stop: bool = True
-    """Whether it knows stop texts; ids always."""
+    """Whether it supports stop texts; it always supports stop ids."""
     at_most: int | None = None
-    """Its own limit on the tokens of an answer, whatever `max_tokens` says."""
+    """Its own limit on the tokens of an answer, below `max_tokens`."""
     ignores_limits: bool = False
-    """Says more than `max_tokens`, and goes on behind stop ids."""
+    """Ignores `max_tokens` and stop ids."""
     tokenizes: bool = True
     """Whether it has ``/tokenize``."""
     chat: str | None = None
-    """Field of the stream's deltas that holds reasoning; None for no chat."""
+    """Field of streamed deltas that holds the reasoning; None disables chat."""
     judges: Callable[[str], str] | None = None
-    """What it replies to a chat that is not streamed, by the last message."""
+    """Reply to a chat that is not streamed, by its last message."""
     key: str | None = None
     echoes_key: bool = False
     says: str = "Incorrect API key provided:"
-    """What it says before the key, where it repeats it."""
+    """Text before a key that it repeats."""
     preface: bytes = b""
-    """What a streamed completion begins with."""
+    """First bytes of a streamed completion."""
     faults: list[str] = field(default_factory=list)
-    """Met by the next completions, one each."""
+    """Faults of the next completions, one each."""
     always: str | None = None
-    """Met by every completion."""
+    """Fault of every completion."""
     delay: float = 0.0
     pace: float = 0.0
-    """Seconds of a token that is streamed, or decoded for a chat that is not."""
+    """Seconds per token of a stream or of a judge's reply."""
     waits_at: int | None = None
-    """After so many events a stream says nothing more before the client hangs up."""
+    """Number of events after which a stream pauses until the client hangs up."""
     client_left: threading.Event = field(default_factory=threading.Event)
-    """Set once a client has hung up on a stream that waits."""
+    """Set once a client has hung up on a paused stream."""
     streamed: list[int] = field(default_factory=list)
-    """Of each stream, the tokens that were sent by now."""
+    """Tokens sent so far, by stream."""
     most_at_once: int = 0
     _at_once: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def forget(self) -> None:
-        """Forget what was asked and streamed; a stream under way still tells the old lists."""
+        """Start new records; running streams still write to the old ones."""
         self.asked, self.streamed, self.client_left = [], [], threading.Event()
 
     def get(self, to: BaseHTTPRequestHandler) -> None:
@@ -254,7 +254,7 @@ class FakeServer(Listener):
             _send(to, 200, {"choices": []})
         elif fault == "null-choice":
             _send(to, 200, {"choices": [None]})
-        elif fault == "abort":  # as a server that is shut down gives up its requests
+        elif fault == "abort":  # as a server does that is shutting down
             choice = {"text": "", "token_ids": [], "finish_reason": "abort"}
             _send(to, 200, {"choices": [choice], "usage": {"prompt_tokens": 1}})
         elif fault == "close":
@@ -282,7 +282,7 @@ class FakeServer(Listener):
             _send_bytes(to, 200, data, cut=fault == "truncated")
 
     def _pieces(self, answer: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """An answer's choices token by token, as vLLM streams it, and its counts."""
+        """Split an answer into one choice per token, as vLLM streams it; also return its usage."""
         (choice,) = answer["choices"]
         ids = choice.get("token_ids", ids_of(choice["text"]))
         pieces: list[dict[str, Any]] = []
@@ -294,7 +294,7 @@ class FakeServer(Listener):
         return pieces, answer["usage"]
 
     def _chat(self, body: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """A chat's choices piece by piece, and its counts."""
+        """Return a chat's streamed choices and its usage."""
         prompt = words().prompt_ids(body["messages"])
         said = self.story.after([])
         thinks = True
@@ -321,7 +321,7 @@ class FakeServer(Listener):
         usage: dict[str, Any],
         fault: str | None,
     ) -> None:
-        """Send an answer piece by piece."""
+        """Stream an answer."""
         streamed, left = self.streamed, self.client_left
         number = len(streamed)
         streamed.append(0)
@@ -395,7 +395,7 @@ class FakeServer(Listener):
 
 
 def logprob(token: int) -> float:
-    """Log-probability that the server gives to a token it says."""
+    """Return the log-probability of a generated token."""
     return -0.1 - 0.01 * (token % 7)
 
 
@@ -425,7 +425,7 @@ def _send_bytes(
 
 
 def _hangs_up(connection: socket.socket, patience: float = 30.0) -> bool:
-    """Whether the client closes its end before patience is over."""
+    """Whether the client closes the connection within `patience` seconds."""
     readable, _, _ = select.select([connection], [], [], patience)
     try:
         return bool(readable) and not connection.recv(1, socket.MSG_PEEK)
@@ -446,5 +446,5 @@ def _send_event(to: BaseHTTPRequestHandler, event: dict[str, Any]) -> None:
 
 
 def fake_server(**settings: Any) -> FakeServer:
-    """A server that runs within ``with``."""
+    """Return a server that runs inside a ``with`` block."""
     return FakeServer(**settings)

@@ -1,4 +1,4 @@
-"""Policies bound to an engine, for tests that stop for real."""
+"""Policies bound to an engine, for tests of early exit."""
 
 from __future__ import annotations
 

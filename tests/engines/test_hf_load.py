@@ -1,4 +1,4 @@
-"""Loading: what is refused, how cheaply, and what identifies a model."""
+"""Loading: which models are refused, how cheaply, and what identifies a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Early exit on a model here, where memory ends, places are few, or numbers are none."""
+"""Early exit on a local model that runs out of memory or returns numbers that are not finite."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 
 N = 8
 SIZE = 4
-"""Questions at once: fewer than there are, so that some wait."""
+"""Batch size: smaller than N, so that some questions wait."""
 
 HF = "stopadvisor.engines.hf"
 FORWARD = f"{HF}.cache.Runner.forward"
@@ -68,7 +68,7 @@ def questions() -> tuple[Question, ...]:
 
 @pytest.fixture(scope="module")
 def policy(tiny_reasoner: HfEngine) -> Policy:
-    """Stops most questions, each at a place of its own."""
+    """Stops most questions, at different positions."""
     return rule(tiny_reasoner, "run-stability", 2.0, budgets=[0, 16, 32, 48])
 
 
@@ -109,7 +109,7 @@ def serve(*args: Any, **options: Any) -> list[tuple[int, Reply]]:
 
 @pytest.fixture(scope="module")
 def undisturbed() -> dict[OnStop, dict[int, Reply]]:
-    """Answers that came without any fault, made when they are first needed."""
+    """Replies without any fault, filled in on first use."""
     return {}
 
 
@@ -133,7 +133,7 @@ def test_memory_that_ends_costs_no_answer(
     undisturbed: dict[OnStop, dict[int, Reply]],
     run_out: Callable[..., list[int]],
 ) -> None:
-    """What was yielded stands, and the others come in smaller batches, whatever it took."""
+    """Replies yielded before stay valid, and the others are correct in smaller batches."""
     on_stop: OnStop = "answer" if phase == "writing" else "probe"
     if on_stop not in undisturbed:
         whole = serve(tiny_reasoner, questions, policy, batch_size=SIZE, on_stop=on_stop)
@@ -175,7 +175,7 @@ def test_the_memory_of_what_failed_is_given_back(
     run_out: Callable[..., list[int]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whoever tries again with fewer needs what the larger batch held."""
+    """The next attempt with a smaller batch needs the memory of the larger one."""
     from stopadvisor.engines.hf.local_model import RollingBatch
 
     batches: list[weakref.ref[RollingBatch]] = []
@@ -258,7 +258,7 @@ def test_no_more_requests_at_once_than_asked_for(
 
 @contextmanager
 def spoiled(monkeypatch: pytest.MonkeyPatch, value: float, phase: str, row: int) -> Iterator[None]:
-    """One row's logits of a phase are no numbers, from its second forward pass on."""
+    """Replace one row's logits in a phase, from its second forward pass on."""
     forward, passes = resolve_name(FORWARD), [0]
     with monkeypatch.context() as patch:
         within = inside(patch, phase)

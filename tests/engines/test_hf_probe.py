@@ -1,4 +1,4 @@
-"""Traces and forced answers of the hf engine, against plain generation."""
+"""Traces and forced answers of the hf engine, compared with plain generation."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 Script = Callable[[Sequence[Sequence[int]]], None]
 
 EOS, CLOSE = 3, 261
-"""Of the byte tokenizer."""
+"""Token ids of the byte tokenizer."""
 
 
 def spied(monkeypatch: pytest.MonkeyPatch) -> list[list[Branch]]:
-    """The branches of each call that follows."""
+    """Record the branches of each call."""
     from stopadvisor.engines.hf.branch import probe_branches
 
     asked: list[list[Branch]] = []
@@ -46,13 +46,13 @@ def spied(monkeypatch: pytest.MonkeyPatch) -> list[list[Branch]]:
 
 
 def words(n: int, seed: int) -> list[int]:
-    """Thinking of n tokens, none of which ends anything."""
+    """Return n random tokens, none of which ends anything."""
     return [int(i) for i in np.random.default_rng(seed).integers(4, 260, n)]
 
 
 @pytest.fixture
 def many_stops(engines: dict[str, HfEngine]) -> dict[str, HfEngine]:
-    """Engines whose answers end at every ninth token, so that branches finish one by one."""
+    """Engines with every ninth token as a stop id, so that branches finish one by one."""
     stop_ids = tuple(range(3, 260, 9))
     changed = {}
     for name, engine in engines.items():
@@ -88,17 +88,18 @@ def test_own_positions_equal_reading_everything_again(
     script: Script,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each trace is probed at its own positions, at most a few of them at once."""
-    from stopadvisor.engines.hf import engine as module
+    """Each trace has its own positions, probed in chunks."""
+    from stopadvisor.engines.hf.branch import probe_in_chunks
 
     engine, reference = many_stops[kind], references[kind]
-    monkeypatch.setattr(module, "probe_in_chunks", partial(module.probe_in_chunks, at_once=3))
+    in_chunks = partial(probe_in_chunks, at_once=3)
+    monkeypatch.setattr("stopadvisor.engines.hf.engine.probe_in_chunks", in_chunks)
     asked = spied(monkeypatch)
     lengths = [0, 1, 5, 17, 30, 40, 12, 3, 25, 9]
     questions = [prompt("q" * (1 + 3 * i % 11)) for i in range(len(lengths))]
     traces = [words(n, seed=i) for i, n in enumerate(lengths)]
     for i, begin in ((3, 4), (4, 7), (4, 8), (4, 28), (5, 39), (6, 9)):
-        # The one at 39 is cut off by the end: it does not count.
+        # The marker at 39 is cut off by the end, so it does not count.
         traces[i][begin : begin + 2] = [10, 11] if begin != 39 else [10]
     script([[*t, CLOSE, *words(i % 7, seed=i), EOS] for i, t in enumerate(traces)])
     at = plan(schedule="marker", markers=((10, 11), (12,)), answer_cap=7).with_stride(4)
@@ -120,7 +121,7 @@ def test_own_positions_equal_reading_everything_again(
 def test_hundreds_of_probes_take_the_memory_of_a_few(
     random_engine: HfEngine, script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Columns of the cache while a trace is probed at every one of its 300 tokens."""
+    """The width of the cache stays small while a trace is probed at all of its 300 tokens."""
     from stopadvisor.engines.hf.branch import MOST_AT_ONCE
     from stopadvisor.engines.hf.cache import Runner
 
@@ -179,7 +180,7 @@ def test_budgets_are_obeyed_and_ended_ones_share_a_probe(
     [
         pytest.param([9] * 60, 40, "length", None, id="never closed"),
         pytest.param([*[9] * 40, CLOSE, 10, EOS], 40, "stop", 3, id="closed at the cap"),
-        pytest.param([*[9] * 41, CLOSE, 10, EOS], 40, "length", None, id="closed behind it"),
+        pytest.param([*[9] * 41, CLOSE, 10, EOS], 40, "length", None, id="closed after the cap"),
         pytest.param([9, 9, EOS], 2, "stop", None, id="EOS while thinking"),
         pytest.param([CLOSE, EOS], 0, "stop", 2, id="no thinking"),
         pytest.param([9, CLOSE, *[10] * 60], 1, "stop", 7, id="answer cut at its cap"),
@@ -308,7 +309,7 @@ def test_tokens_are_reported_as_they_are_drawn(random_engine: HfEngine) -> None:
     traces = [t for _, t in engine.probe_each(prompts, plan([0]), reported.append)]
     drawn = sum(t.trace_tokens + t.natural_tokens for t in traces)
     assert reported[0] == 3
-    # A trace that is cut draws the first token behind the cut as well, to see whether it closes.
+    # A trace that is cut generates one token after the cut, to see whether it closes.
     assert drawn <= sum(reported) <= drawn + 3 * (1 + len(engine.chat.closer.ids))
 
 
@@ -319,16 +320,17 @@ def test_the_automatic_batch_is_reported(random_engine: HfEngine) -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("workload", ["arithmetic", "choice", "hard"])
+@pytest.mark.parametrize(("workload", "n_questions"), [("arithmetic", 2), ("choice", 1)])
 def test_the_tiny_reasoner_reasons(
-    tiny_reasoner: HfEngine, tiny_reference: Reprefill, workload: str
+    tiny_reasoner: HfEngine, tiny_reference: Reprefill, workload: str, n_questions: int
 ) -> None:
-    """Real traces and answers: greedy generation and probes equal transformers' own."""
+    """Greedy traces and probes of a real model equal those of transformers."""
     import torch
 
     engine = tiny_reasoner
     file = TINY_REASONER.parent / f"{workload}.jsonl"
-    questions = make_prompts(read_workload(file).questions[:2], None)
+    shortest = sorted(read_workload(file).questions, key=lambda question: question.category or "")
+    questions = make_prompts(shortest[:n_questions], None)
     at = plan([0, 8, 16, 40, 64, 128], cue="\n\nFinal answer:", max_think=960, answer_cap=32)
     for question, trace in zip(questions, engine.probe(questions, at), strict=True):
         start = engine.chat.prompt_ids(question.messages)

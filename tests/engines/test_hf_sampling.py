@@ -1,4 +1,4 @@
-"""Drawing tokens: transformers' own processors are the reference."""
+"""Sampling, with the logits processors of transformers as the reference."""
 
 from __future__ import annotations
 

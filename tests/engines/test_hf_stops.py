@@ -14,7 +14,7 @@ EOS = 3
 @pytest.fixture(scope="module")
 def stops() -> AnswerStops:
     tokenizer = byte_tokenizer()
-    # Tokens with a newline inside or behind them, as large vocabularies have.
+    # Tokens with a newline inside or at their end, as in large vocabularies.
     tokenizer.add_tokens(["5.\n", "\n\n6", "}$"])
     return AnswerStops.of(Chat.of(tokenizer), (EOS,), len(tokenizer))
 
@@ -39,7 +39,7 @@ def taken(stops: AnswerStops, pieces: list[str]) -> AnswerTokens:
         pytest.param([" 42", "<eos>", "x"], (4, True, " 42"), id="EOS"),
         pytest.param([" 4", "\n", "x"], (3, True, " 4"), id="newline after content"),
         pytest.param(["\n", " ", "\n", "7", "\n"], (5, True, "\n \n7"), id="newlines before it"),
-        pytest.param(["5.\n", "x"], (1, True, "5."), id="newline behind content in one token"),
+        pytest.param(["5.\n", "x"], (1, True, "5."), id="newline after content in one token"),
         pytest.param(["\n\n6", "1", "\n"], (3, True, "\n\n61"), id="newline before content in one"),
         pytest.param(["a", "\n\n6"], (2, True, "a"), id="newline token with content after content"),
         pytest.param([r"\boxed{7}", "."], (9, True, r"\boxed{7}"), id="box"),
@@ -66,7 +66,7 @@ def test_the_logits_may_be_wider_than_the_tokenizer(stops: AnswerStops) -> None:
     ("pieces", "taken_tokens", "text", "counted", "closed"),
     [
         pytest.param([" 42", "</think>", "x"], 4, " 42", 3, True, id="at once"),
-        pytest.param([" 42", "\n", "</think>"], 5, " 42", 3, True, id="behind a newline"),
+        pytest.param([" 42", "\n", "</think>"], 5, " 42", 3, True, id="after a newline"),
         pytest.param([" 42", "\n", "\n", " ", "</think>"], 7, " 42", 3, True, id="white space"),
         pytest.param(["5.\n", "</think>"], 2, "5.", 1, True, id="newline in the answer's token"),
         pytest.param([r"\boxed{7}", "\n", "</think>"], 11, r"\boxed{7}", 8, True, id="box"),
@@ -107,4 +107,4 @@ def test_a_closer_of_several_tokens_follows_or_does_not(
     forced = answer.forced(-1.0, 1.0, None)
     assert answer.over
     assert (forced.text, forced.closed_by_itself) == (" 42", closed)
-    assert len(forced.ids) < len("".join(pieces))  # nothing behind what tells
+    assert len(forced.ids) < len("".join(pieces))  # no token after the one that decides

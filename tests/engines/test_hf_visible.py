@@ -1,8 +1,7 @@
-"""Visible answers at every checkpoint, against plain generation and against serving."""
+"""Visible answers at every checkpoint, compared with plain generation and with serving."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +10,9 @@ import pytest
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import make_requests, policy_plan
 from stopadvisor.probes.asking import ProbePlan, Prompt, RawTrace
-from stopadvisor.workload.questions import read_workload
-from tests.engines.online_policies import TINY_REASONER, bound
+from tests.engines.online_policies import bound
 from tests.engines.tiny import Reprefill, plan, prompt
+from tests.material import easiest
 from tests.policy_content import family_content
 
 if TYPE_CHECKING:
@@ -22,13 +21,12 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 BUDGETS = (0, 5, 17, 30, 200)
-WORKLOAD = TINY_REASONER.parent / "arithmetic.jsonl"
 
 
 def check_visible(
     reference: Reprefill, engine: HfEngine, question: Prompt, trace: RawTrace, at: ProbePlan
 ) -> int:
-    """Compare each visible answer with reading everything again; returns how many there were."""
+    """Compare each visible answer with plain generation; return their number."""
     start = engine.chat.prompt_ids(question.messages)
     closer = list(engine.chat.closer.ids)
     thinking = list(reference.forced(start, trace.trace_tokens).ids)
@@ -47,7 +45,7 @@ def check_visible(
 
 
 def without_visible(trace: RawTrace) -> RawTrace:
-    """The same without visible answers, and without what is said of the reply."""
+    """Return the trace without its visible answers."""
     nothing: dict[str, Any] = {"visible_text": None, "visible_tokens": 0}
     return replace(trace, probes=tuple(replace(p, **nothing) for p in trace.probes))
 
@@ -75,7 +73,7 @@ def test_equal_reading_everything_again(
 def test_at_own_positions_equal_reading_everything_again(
     random_engine: HfEngine, random_reference: Reprefill
 ) -> None:
-    """Traces that are probed at different places, and one more often than the other."""
+    """The traces have different positions, and different numbers of them."""
     questions = [prompt("q" * n) for n in (1, 9, 30, 4)]
     bare = random_engine.probe(questions, plan(greedy=True))
     # Tokens of the traces themselves, so that each has markers.
@@ -96,8 +94,7 @@ def test_of_a_real_model_end_by_themselves(
     tiny_reasoner: HfEngine, tiny_reference: Reprefill
 ) -> None:
     policy = _stops_at(tiny_reasoner, 24, temperature=None)
-    questions = read_workload(WORKLOAD).questions[:1]
-    prompts = [request.prompt for request in make_requests(questions, policy)]
+    prompts = [request.prompt for request in make_requests(easiest(1), policy)]
     at = replace(
         policy_plan(policy), budgets=(0, 10, 24), greedy=True, answer_cap=40, on_stop="answer"
     )
@@ -114,17 +111,15 @@ def _stops_at(engine: HfEngine, budget: int, *, temperature: float | None) -> Po
 
 @pytest.mark.parametrize("temperature", [None, 0.7], ids=["greedy", "sampled"])
 def test_are_those_that_serving_gives(temperature: float | None, tiny_reasoner: HfEngine) -> None:
-    questions: Sequence[Any] = read_workload(WORKLOAD).questions[:9]
     budgets = (10, 23)
+    policies = [_stops_at(tiny_reasoner, budget, temperature=temperature) for budget in budgets]
+    requests = make_requests(easiest(9), policies[0])
+    probing = replace(policy_plan(policies[0]), budgets=budgets, on_stop="answer")
+    traces = tiny_reasoner.probe([request.prompt for request in requests], probing)
     n_stopped = 0
-    for position, budget in enumerate(budgets):
-        policy = _stops_at(tiny_reasoner, budget, temperature=temperature)
-        requests = make_requests(questions, policy)
-        serving = policy_plan(policy)
-        probing = replace(serving, budgets=budgets, on_stop="answer")
-        traces = tiny_reasoner.probe([request.prompt for request in requests], probing)
+    for position, policy in enumerate(policies):
         for index, reply in tiny_reasoner.serve(
-            requests, serving, policy, batch_size=4, on_stop="answer"
+            requests, policy_plan(policy), policy, batch_size=4, on_stop="answer"
         ):
             probe = traces[index].probes[position]
             assert probe.ended == (reply.stopped_at is None)

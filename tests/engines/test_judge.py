@@ -1,4 +1,4 @@
-"""The sample of a judge, at a server that says what the test wants."""
+"""The sample judge (`samples/judge.py`) at a scripted server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEY = "sk-of-the-judge"
 
 
 def verdict(prompt: str) -> str:
-    """Right where the candidate holds the reference answer; it thinks aloud, and may not know."""
+    """Correct if the candidate contains the reference answer; undecided at a question mark."""
     gold, answer = (prompt.split(f"{name} answer:\n")[1].split("\n")[0] for name in NAMES)
     if "?" in answer:
         return "Who knows."

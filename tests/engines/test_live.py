@@ -1,4 +1,4 @@
-"""One chat request under a policy: stops, what is shown, what is counted; on a told story."""
+"""One chat request under a policy at a scripted engine: stops, shown text, counted tokens."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NEVER: dict[str, Any] = {"decision_threshold": 9.0, "threshold": 9.0}
 
 @dataclass
 class Shown:
-    """Keeps what it is told; streams wants text as it comes."""
+    """An observer that records the text it is shown."""
 
     shows: bool = True
     parts: list[tuple[str, str]] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Shown:
 
 @dataclass
 class Found:
-    """A request that is over, as a client has it."""
+    """A finished request as its client sees it."""
 
     answer: LiveAnswer
     counts: RequestRecord
@@ -176,7 +176,7 @@ def test_a_reply_and_what_it_took(
     drawn = len(found.answer.trace.ids)
     if stop is not None:
         assert drawn == stop + counts.discarded_tokens
-        # What one probe's tokens took, and the abort; each turn of the event loop is a token here.
+        # Tokens during one probe and the abort; each turn of the event loop is a token here.
         last = counts.probe_tokens // max(counts.probes, 1)
         assert CLOSER <= counts.discarded_tokens <= last + 2 + streamed
     elif found.finish == "stop":
@@ -186,7 +186,7 @@ def test_a_reply_and_what_it_took(
     if reader is not None:
         assert len(reader.seconds) == counts.probes
         assert reader.text("reasoning") == found.reasoning
-        # A forced answer is the reply's, and none of the model's own words.
+        # A forced answer is sent with the reply, not shown as content.
         assert reader.text("content") == ((found.content or "") if counts.visible_tokens else "")
         pieces = [kind for kind, _ in reader.parts]
         assert pieces.count("content") > 1 or counts.visible_tokens <= CLOSER + 2, (
@@ -224,7 +224,7 @@ def test_thinking_that_somebody_aborts_is_an_error() -> None:
 
 @pytest.mark.parametrize(("off", "again"), [(0.0, True), (0.01, False)])
 def test_an_entropy_that_does_not_decide_is_asked_for_in_whole(off: float, again: bool) -> None:
-    """The likeliest tokens alone enclose it; a threshold within that is too near."""
+    """The likeliest tokens give an interval; a threshold inside it needs the exact entropy."""
     likely = math.exp(-0.25)
     exact = 0.25 * likely - (1 - likely) * math.log((1 - likely) / (FACTS.vocabulary - 1))
     content = family_content("entropy", -exact - off)
@@ -239,14 +239,14 @@ def test_an_entropy_that_does_not_decide_is_asked_for_in_whole(off: float, again
 
 
 SPREAD = (-0.9, -1.2, -1.9, -2.6, *[-6.0] * 16)
-"""Log-probabilities of which the first makes a good part of the entropy."""
+"""Log-probabilities whose first one contributes much of the entropy."""
 SPREAD_ENTROPY = -math.fsum(math.exp(x) * x for x in SPREAD)
 
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("seed", range(8))
 def test_replies_do_not_depend_on_when_outputs_are_fetched(seed: int, streamed: bool) -> None:
-    """A busy event loop fetches several at once, which vLLM merges; the policy is not to notice."""
+    """vLLM merges outputs that a busy event loop fetches together; decisions must not change."""
     content = family_content("entropy", -SPREAD_ENTROPY + 0.1)  # just not sure enough to stop
     late = random.Random(seed)
     engine = FakeEngine(likeliest=SPREAD, fetched_late=late, pace=0.0005)
@@ -263,8 +263,8 @@ def test_replies_do_not_depend_on_when_outputs_are_fetched(seed: int, streamed: 
     assert decoded == counts.completion_tokens
 
 
-def test_nothing_behind_a_checkpoint_is_shown_before_its_probe_is_judged() -> None:
-    """A probe that takes long: the thinking goes on, and none of it is shown."""
+def test_nothing_after_a_checkpoint_is_shown_before_its_probe_is_judged() -> None:
+    """During a long probe thinking goes on, but none of it is shown."""
     engine, reader = FakeEngine(hangs=("probe",)), Shown()
     with pytest.raises(TimeoutError):
         answered(engine, reader=reader, within=0.3, budgets=[4, 12])
@@ -273,7 +273,7 @@ def test_nothing_behind_a_checkpoint_is_shown_before_its_probe_is_judged() -> No
 
 @pytest.mark.parametrize("shadow", [False, True])
 def test_a_model_that_would_close_its_thinking_by_itself(shadow: bool) -> None:
-    """With an open cue one request shows the answer and what follows it."""
+    """With an open cue, one request gives the answer and what follows it."""
     said = {0: " 5\nWait", 4: " 5\nWait", 12: " 7\n</think>\n\nIt is"}
     engine = FakeEngine(story=Story(forced=said.__getitem__, cue="open:\n\nFinal answer:"))
     content = open_cue_content(
@@ -304,9 +304,9 @@ def test_missing_log_probabilities_are_a_probe_that_fails() -> None:
 
 
 def test_probes_are_cheap() -> None:
-    """No log-probabilities where the rule reads none; else as many as it reads.
+    """A probe requests only the log-probabilities that the rule reads.
 
-    Each is one request with one output, or two where the answer stands after a newline.
+    It is one request with one output, or two if the answer follows a newline.
     """
     engine = FakeEngine()
     answered(engine)

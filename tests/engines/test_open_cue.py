@@ -1,4 +1,4 @@
-"""Answers in the open thinking, in both engines: the same text, figures and stops."""
+"""Answers inside open thinking: both engines give the same text, figures and stops."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OPEN_PLAN = replace(PLAN, cue=f"open:{PLAN.cue}")
 def plain_answer(
     found: Reference, ends: set[int], white: set[int], closer: int
 ) -> tuple[int, int, bool]:
-    """Tokens taken, tokens of the answer, and whether the closer follows: a plain loop."""
+    """Return the tokens taken, the tokens of the answer, and whether the closer follows."""
     own = None
     for at, token in enumerate(found.ids):
         if token == closer:
@@ -89,7 +89,7 @@ def test_probes_equal_reading_everything_again(
         (" 5\nWait", " 5", False, 2, " 5\nWait"),
         (" 5", " 5", False, 1, " 5"),
     ],
-    ids=["behind a newline", "at once", "behind two", "thinks on", "end"],
+    ids=["after a newline", "at once", "after two newlines", "thinks on", "end"],
 )
 @pytest.mark.parametrize("obeys_stop", [True, False])
 def test_what_follows_an_answer_is_asked_for(
@@ -113,7 +113,7 @@ def test_what_follows_an_answer_is_asked_for(
 
 
 def closing_policy(engine: Engine, on_stop: OnStop, **changes: Any) -> Policy:
-    """Stops where the model closes its thinking after the answer, and nowhere else."""
+    """Stops exactly where the model closes its thinking after the answer."""
     content = open_cue_content(
         features=["closed_by_itself"],
         mean=[0.0],
@@ -166,6 +166,6 @@ def test_a_server_stops_there_too(on_stop: OnStop, text: str) -> None:
         sent = [body["prompt"] for body in server.asked]
     assert (reply.budget, reply.text, reply.answer, reply.n_probes) == (12, text, "7", 3)
     assert reply.thinking == words().decode(ids_of(story.thinking)[:12])
-    if on_stop == "answer":  # behind the thinking and its closer: the trial answer is gone
+    if on_stop == "answer":  # after the thinking and its closer, without the trial answer
         seen = [*ids_of(story.thinking)[:12], *words().closer.ids]
         assert seen in [ids[-len(seen) :] for ids in sent]

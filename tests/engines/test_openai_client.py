@@ -1,4 +1,4 @@
-"""The client against a server that misbehaves: it asks again, gives up, and keeps the key."""
+"""The client at a misbehaving server: it retries, gives up, and never shows the key."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_several_servers_share_the_questions_evenly() -> None:
     async def work(client: Client) -> None:
         for _ in range(6):
             replica = client.assign_replica()
-            for _ in range(2):  # what belongs to a question goes where its prefix is cached
+            for _ in range(2):  # requests of a question go to the server that caches its prefix
                 await client.complete(prompt_ids(), max_tokens=1, replica=replica)
 
     with fake_server() as first, fake_server() as second:

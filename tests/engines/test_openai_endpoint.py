@@ -1,4 +1,4 @@
-"""What endpoints can do is found out by asking; whom nothing can be asked of is refused by name."""
+"""Discovering an endpoint's capabilities, and refusing endpoints that cannot be used."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_another_model_under_the_same_name_is_refused() -> None:
 
 
 class Ended(FakeServer):
-    """Ends every answer at once, and keeps the ending token to itself."""
+    """Ends every answer at once, without returning the ending token."""
 
     def _answer(self, body: dict[str, Any]) -> dict[str, Any]:
         data = super()._answer(body)
@@ -146,7 +146,7 @@ def test_servers_that_differ_are_refused() -> None:
 
 
 class Failing(FakeServer):
-    """Is down, or busy, where `fails` says so of a path and a request."""
+    """Fails where `fails` says so of a path and a body."""
 
     fails: Callable[[str, dict[str, Any]], bool] = staticmethod(lambda path, body: False)
     how = 503
@@ -233,7 +233,7 @@ def test_patience_says_how_long_a_server_is_waited_for_at_opening(
 
 @pytest.mark.parametrize(("down", "said"), [(3, 1), (0, 0)])
 def test_who_waits_for_a_server_is_told_once(down: int, said: int, pauses: Pauses) -> None:
-    """Also where several of the opening's requests have to wait."""
+    """Also if several requests of the opening have to wait."""
     lines: list[str] = []
     failed: Counter[str] = Counter()
 
@@ -283,7 +283,7 @@ def test_no_other_server_answers_for_one_that_is_opened() -> None:
 
 
 class NamesAlone(FakeServer):
-    """Names token ids beside log-probabilities, and nowhere else."""
+    """Returns token ids only along with log-probabilities."""
 
     def _answer(self, body: dict[str, Any]) -> dict[str, Any]:
         data = super()._answer(body)
@@ -291,7 +291,7 @@ class NamesAlone(FakeServer):
         return data
 
 
-def test_ids_that_come_beside_log_probabilities_alone_are_refused_at_opening() -> None:
+def test_ids_only_along_with_log_probabilities_are_refused_at_opening() -> None:
     with NamesAlone() as server:
         with pytest.raises(ModelError, match="completions return text alone, no token ids") as told:
             open_servers("tiny-reasoner", [server.url], retry_timeout=1.0)

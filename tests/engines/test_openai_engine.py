@@ -1,4 +1,4 @@
-"""Traces and forced answers over HTTP: cut by our rules, whatever the server's are."""
+"""Traces and forced answers over HTTP, ended by our rules whatever the server's are."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ def test_a_consumer_that_waits_holds_the_work_up() -> None:
 
 
 def test_what_is_asked_at_once_begins_in_one_turn() -> None:
-    """So that a model that is loaded here decodes it together."""
+    """So that a local model can batch it."""
     asked: list[int] = []
 
     async def ask(item: int) -> int:

@@ -1,4 +1,4 @@
-"""A server that sends without end, numbers that are none, or the key that it was given."""
+"""Hostile servers: endless or slow answers, malformed numbers, repeated keys."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ Write = Callable[[BaseHTTPRequestHandler], None]
 
 @dataclass
 class Raw(FakeServer):
-    """Answers every completion with the bytes of a test."""
+    """Answers every completion with bytes chosen by the test."""
 
     write: Write = lambda to: None
     sent: int = 0
-    """Bytes of a body without end."""
+    """Bytes of an endless body sent so far."""
 
     def _complete(
         self, to: BaseHTTPRequestHandler, body: dict[str, Any], fault: str | None
@@ -65,7 +65,7 @@ def stream(client: Client) -> Awaitable[Any]:
 
 
 def peak_while(work: Callable[[], None]) -> int:
-    """Bytes of Python objects at the most."""
+    """Return the peak memory of Python objects, in bytes."""
     import tracemalloc
 
     tracemalloc.start()
@@ -141,7 +141,7 @@ def test_a_refusal_without_end_is_given_up() -> None:
 
 
 def test_honest_answers_have_room() -> None:
-    """A long thought token by token, and a probe with all log-probabilities that vLLM may give."""
+    """A long streamed trace, and a probe with the most log-probabilities that vLLM may return."""
     event = {
         "id": "cmpl-" + "0" * 32, "object": "text_completion", "created": 1_760_000_000,
         "model": "x" * 100, "system_fingerprint": None,
@@ -162,7 +162,7 @@ def test_honest_answers_have_room() -> None:
 
 
 def dripping(piece: bytes, head: bytes | None = None) -> Write:
-    """Write a piece now and then, and never end; after a whole head, unless another is given."""
+    """Write `piece` now and then without end, after a complete response head or `head`."""
 
     def write(to: BaseHTTPRequestHandler) -> None:
         if head is None:
@@ -368,7 +368,7 @@ def test_what_is_no_answer_ends_in_one_line(text: bytes, streamed: bool) -> None
 
 
 class Echo(FakeServer):
-    """Puts the header that it was sent into everything it says."""
+    """Repeats the request's header in everything it returns."""
 
     def get(self, to: BaseHTTPRequestHandler) -> None:
         sent = to.headers.get("Authorization", "")
@@ -382,7 +382,7 @@ class Echo(FakeServer):
 
 
 def test_a_placeholder_is_no_secret() -> None:
-    """A server that takes any key is often given a short word, which answers may hold."""
+    """A server that accepts any key is often given a short word, which answers may contain."""
     key = Key("EMPTY", "A_KEY")
     assert key.hide_in_text("the set is EMPTY") == "the set is EMPTY"
     assert key.hide_in_data({"EMPTY": ["EMPTY"]}) == {"EMPTY": ["EMPTY"]}
@@ -425,10 +425,10 @@ def test_a_server_that_stays_down_is_tried_less_and_less(monkeypatch: pytest.Mon
         server = servers.pick(0)
         if server.url == "http://a/v1":
             tried += 1
-            # While one finds out, the others do not wait for it.
+            # While one request tests the server, the others do not wait for it.
             assert servers.pick(0).url == "http://b/v1" or tried == 1
             server.rest()
-            server.rest()  # of a request that was under way, too
+            server.rest()  # the failure of a concurrent request
         now += 0.1
     assert 10 <= tried <= 20
     servers.pick(0)
@@ -456,7 +456,7 @@ def test_opening_can_be_interrupted(how: str) -> None:
 
 
 def test_a_key_of_the_environment_reaches_the_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the engine tells never shows the key, whatever ids and names a server makes up."""
+    """No output of the engine contains the key, whatever ids and names a server makes up."""
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     story = Story(f"{SECRET}\n", f"Bearer {SECRET}", lambda tokens: f" {SECRET}\n")
     with Echo(story=story) as server:

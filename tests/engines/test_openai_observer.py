@@ -1,4 +1,4 @@
-"""A request watched on its way: what may be shown, when, and what a failure changes."""
+"""Streaming a request's thinking and answer over HTTP, also when the server fails."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ANSWER = ids_of(Story().visible)
 
 @dataclass
 class Watcher:
-    """Writes down what it is told."""
+    """An observer that records its calls."""
 
     shows: bool = True
     thinking: list[int] = field(default_factory=list)
@@ -55,7 +55,7 @@ def watched(
     faults: Sequence[str] = (),
     **service: Any,
 ) -> tuple[Reply, Watcher]:
-    """Answer one question under a watcher's eyes."""
+    """Answer one question with an observer."""
     watcher = watcher or Watcher()
 
     async def work() -> Reply:
@@ -114,7 +114,7 @@ def test_a_stream_that_breaks_is_gone_on_with(fault: str) -> None:
 
 
 class BadProbes(FakeServer):
-    """Fails where an answer is forced: those requests are not streamed."""
+    """Fails on forced answers, whose requests are not streamed."""
 
     fault = "500"
 
@@ -139,12 +139,12 @@ def test_a_probe_that_fails_means_think_on(fault: str) -> None:
 
 @pytest.mark.parametrize("silent", ["between", "first"])
 def test_a_server_that_falls_silent_is_not_waited_for(silent: str) -> None:
-    """A stream that breaks off is resumed once more; a server that says nothing then is down."""
+    """A broken stream is resumed once; a server that then sends nothing counts as down."""
     with fake_server(pace=0.01) as server:
         policy = policy_at(server, **NEVER)
 
         class Slow(Watcher):
-            """Has the server fall silent, within a stream or before the next begins."""
+            """Makes the server fall silent, within a stream or before the next one."""
 
             def reasoning(self, ids: Sequence[int]) -> None:
                 super().reasoning(ids)

@@ -1,4 +1,4 @@
-"""Early exit over HTTP: where it stops, what it asks for, what it counts; on a told story."""
+"""Early exit over HTTP at a scripted server: stops, requests, counted tokens."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LENGTH = len(THINKING)
 CLOSER = len(words().closer.ids)
 BUDGETS = [0, 4, 12, 16, 200]
 FORCED = len(ids_of(" 7")) + 1
-"""Tokens of a forced answer, its newline included."""
+"""Tokens of a forced answer, including its newline."""
 ANSWER = Story().visible
 VISIBLE = CLOSER + len(ids_of(ANSWER)) + 1
 
@@ -45,13 +45,13 @@ CONFIDENT = {
     name: family_content("confidence")[name]
     for name in ("family", "threshold", "decision_threshold")
 }
-"""Changes of a policy that make it read log-probabilities."""
+"""Changes that make a policy read log-probabilities."""
 UNSURE = {name: family_content("entropy")[name] for name in CONFIDENT}
-"""Changes of a policy that make it read entropies."""
+"""Changes that make a policy read entropies."""
 
 
 def policy_of(engine: OpenAiEngine, /, **changes: Any) -> Policy:
-    """Stops when an answer comes the second time: at 4, where it is 5 again."""
+    """Stops when an answer repeats: at 4, where it is 5 again."""
     own = {
         "budgets": BUDGETS,
         "sampling": {"greedy": True, "temperature": None, "seed": 5},
@@ -172,7 +172,7 @@ def test_requests_that_fail_in_passing_are_asked_again() -> None:
 
 
 def elsewhere(name: str) -> tuple[Trigger, dict[str, Any]]:
-    """A trigger that is no grid, and the changes that make a policy probe there."""
+    """Return a trigger other than a grid, and the changes that give it to a policy."""
     markers = (tuple(ids_of("So")[:1]), tuple(ids_of("Wait")[:1]))
     triggers: dict[str, Trigger] = {
         "stride": stride(5, 100),
@@ -215,7 +215,7 @@ def test_policies_probe_and_stop_where_their_trigger_says(name: str, on_stop: On
 
 
 def test_markers_cost_no_request_a_token() -> None:
-    """Thinking is asked for in pieces; what was drawn after a stop counts as drawn."""
+    """Thinking is requested in parts; tokens after a stop count as decoded."""
     _, changes = elsewhere("marker")
     with fake_server() as server:
         reply = one(server, **changes)
@@ -227,7 +227,7 @@ def test_markers_cost_no_request_a_token() -> None:
     assert stopped.budget < stopped.think_tokens <= 64
 
 
-# --- A policy held against a server ---------------------------------------------------------------
+# --- Binding a policy to a server -----------------------------------------------------------------
 
 
 @asynccontextmanager

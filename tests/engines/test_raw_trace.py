@@ -1,4 +1,4 @@
-"""The texts of a trace's prefixes, for every kind of tokenizer, without decoding each one whole."""
+"""Incremental decoding of a trace's prefixes, for every kind of tokenizer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 
 
 def sentencepiece() -> Any:
-    """Blanks are parts of tokens, the first one is dropped, and rare characters are bytes."""
+    """Spaces belong to tokens, the first one is dropped, and rare characters are bytes."""
     words = ("▁wait", "▁Wait", "wait", "▁hold", "▁on", "er", "▁", ",", "\n", *BYTES)
     backend = Tokenizer(BPE(vocab={t: i for i, t in enumerate(("<eos>", *words))}, merges=[]))
     replaced = decoders.Replace("▁", " ")
@@ -35,7 +35,7 @@ def sentencepiece() -> Any:
 
 
 def wordpiece() -> Any:
-    """Blanks stand between tokens, and some of them are taken out again."""
+    """Tokens are joined by spaces, some of which are removed again."""
     words = ("<eos>", "wait", "hold", "on", "##er", "##s", "i", "made", "an", "error", ".", "n't")
     backend = Tokenizer(WordPiece({t: i for i, t in enumerate(words)}, unk_token="<eos>"))
     backend.decoder = decoders.WordPiece(cleanup=True)
@@ -51,7 +51,7 @@ def _wrapped(backend: Any) -> Any:
 
 
 def _bytes_of(tokenizer: Any, text: str) -> list[int]:
-    """The text as one token for each byte, where the tokenizer has such."""
+    """Encode a text byte by byte, if the tokenizer has byte tokens."""
     named = tokenizer.convert_tokens_to_ids([BYTES[byte] for byte in text.encode()])
     return [i for i in named if i is not None] or tokenizer.encode(text, add_special_tokens=False)
 
@@ -139,7 +139,7 @@ def test_thinking_ends_at_its_closer_or_its_cap(
 
 @dataclass
 class Judging:
-    """Stands for a session and its rule: reads markers and keeps them."""
+    """A session and its rule in one, which records the marker counts."""
 
     needs_markers = True
     markers: list[float] = field(default_factory=list)

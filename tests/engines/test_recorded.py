@@ -1,4 +1,4 @@
-"""Recorded traces: their forced answers are those of the live traces that were recorded."""
+"""Recorded traces get the same forced answers as the live traces they were recorded from."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ SAMPLES = TINY_REASONER.parent
 
 @pytest.fixture(scope="module")
 def prompts() -> list[Prompt]:
-    return make_prompts(read_workload(SAMPLES / "arithmetic.jsonl").questions[:10], None)
+    return make_prompts(read_workload(SAMPLES / "arithmetic.jsonl").questions[:6], None)
 
 
 def recorded(prompts: Sequence[Prompt], traces: Sequence[RawTrace]) -> list[Prompt]:
-    """Prompts that bring what was live thinking as text."""
+    """Attach the live traces to their prompts, as text."""
     return [
         replace(prompt, recorded=RecordedTrace("t:1", trace.thinking, trace.natural_text))
         for prompt, trace in zip(prompts, traces, strict=False)
@@ -82,7 +82,7 @@ def test_thinking_that_ended_without_its_closer_is_not_cut(
 @pytest.mark.integration
 def test_a_batch_is_recorded_or_drawn(tiny_reasoner: HfEngine, prompts: list[Prompt]) -> None:
     mixed = [replace(prompts[0], recorded=RecordedTrace("t:1", "a", "b")), *prompts[1:]]
-    with pytest.raises(EngineError, match="recorded trace or none, got 1 of 10"):
+    with pytest.raises(EngineError, match="recorded trace or none, got 1 of 6"):
         tiny_reasoner.probe(mixed, PLAN)
 
 

@@ -1,4 +1,4 @@
-"""A tiny random model with a byte tokenizer, and plain generation to compare with."""
+"""A tiny random model with a byte tokenizer, and plain generation as a reference."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def byte_tokenizer(think: bool = True, template: str | None = TEMPLATE) -> PreTr
 def save_model(
     folder: Path, tokenizer: PreTrainedTokenizerFast, generation: dict[str, Any], **config: Any
 ) -> Path:
-    """Write a Qwen3 of random weights, large enough for its logits to differ from each other."""
+    """Save a Qwen3 with random weights, large enough that its logits differ."""
     import torch
     from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
@@ -98,7 +98,7 @@ def plan(budgets: Sequence[int] = (), **changes: Any) -> ProbePlan:
 
 @dataclass(frozen=True)
 class Reference:
-    """A forced answer as plain generation gives it: read everything again for every token."""
+    """A forced answer by plain generation, which reads everything again for every token."""
 
     ids: tuple[int, ...]
     logprobs: NDArray[np.float64]
@@ -107,7 +107,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class Reprefill:
-    """The same weights without our attention, cache and masks."""
+    """The same weights with the attention, cache and masks of transformers."""
 
     model: Any
 
@@ -145,7 +145,7 @@ def check_against(
     ids: list[int],
     at: ProbePlan,
 ) -> None:
-    """Every probe of a trace, whose thinking is `ids`, equals the plain one to 5e-5."""
+    """Check that every probe of a trace with the thinking `ids` equals the reference to 5e-5."""
     start = engine.chat.prompt_ids(question.messages)
     suffix = engine.suffix_ids(at.cue)
     for probe in trace.probes:
@@ -159,9 +159,9 @@ def check_against(
 
 
 def edit_config(source: Path, target: Path, **changes: Any) -> Path:
-    """Copy a model's tokenizer and configuration, without weights, with some keys changed.
+    """Copy a model's tokenizer and its configuration with changes, without weights.
 
-    Another model type starts from its own defaults.
+    With a new `model_type` the configuration has only the changes.
     """
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         if (source / name).exists():

@@ -1,4 +1,4 @@
-"""Requests to a vLLM with a policy in it, held against the local engine."""
+"""Requests to a vLLM with a policy in it, and their comparison with the local engine."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
-
-from openai import AsyncOpenAI
+from typing import TYPE_CHECKING, Any
 
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import Reply, Request, policy_plan
@@ -23,18 +21,29 @@ from stopadvisor.serving.responder import forced_content
 from tests.integration.conftest import AT_ONCE
 from tests.integration.server import NAME, VllmServer
 
-__all__ = ["Seen", "ask", "ask_all", "busy", "differing", "gauges", "metrics"]
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+__all__ = ["Seen", "ask", "ask_all", "busy", "client_at", "differing", "gauges", "metrics"]
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What a client has of a reply."""
+    """A reply as its client sees it."""
 
     reasoning: str
     content: str | None
     finish: str
     usage: dict[str, Any]
     header: str
+
+
+def client_at(port: int) -> AsyncOpenAI:
+    """The official client of a server on this machine, without retries."""
+    from openai import AsyncOpenAI  # takes most of a second, and every worker collects this file
+
+    url = f"http://127.0.0.1:{port}/v1"
+    return AsyncOpenAI(base_url=url, api_key="none", max_retries=0)
 
 
 async def ask(client: AsyncOpenAI, request: Request, *, stream: bool) -> Seen:
@@ -66,8 +75,8 @@ def ask_all(
     port: int, requests: list[Request], *, stream: bool, at_once: int = AT_ONCE
 ) -> list[Seen]:
     async def run() -> list[Seen]:
-        places, url = asyncio.Semaphore(at_once), f"http://127.0.0.1:{port}/v1"
-        async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        places = asyncio.Semaphore(at_once)
+        async with client_at(port) as client:
 
             async def one(request: Request) -> Seen:
                 async with places:
@@ -80,10 +89,9 @@ def ask_all(
 
 @contextmanager
 def busy(server: VllmServer, *, processors: int) -> Iterator[None]:
-    """Keep the server's event loop waiting again and again, and some processors busy.
+    """Pause the server's process again and again, and keep some CPUs busy.
 
-    While that process stands still its engine goes on in another, so that many outputs wait to be
-    fetched, and vLLM merges them.
+    Meanwhile its engine process goes on, so many outputs wait to be fetched, and vLLM merges them.
     """
     loops = [
         subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processors)
@@ -109,7 +117,7 @@ def busy(server: VllmServer, *, processors: int) -> Iterator[None]:
 
 
 def differing(policy: Policy, seen: list[Seen], replayed: list[Reply]) -> list[int]:
-    """Number of each reply that is not the local engine's."""
+    """Return the numbers of replies that differ from the local engine's."""
     cue = policy_plan(policy).cue
     differ = []
     for number, (found, reply) in enumerate(zip(seen, replayed, strict=True)):
@@ -131,7 +139,7 @@ def differing(policy: Policy, seen: list[Seen], replayed: list[Reply]) -> list[i
 
 
 def metrics(server: VllmServer) -> dict[str, float]:
-    """Sums by name."""
+    """Return the server's metrics, summed by name."""
     with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=30) as reply:
         text = reply.read().decode()
     found: dict[str, float] = {}

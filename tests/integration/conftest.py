@@ -1,4 +1,4 @@
-"""Real vLLM servers on the CPU serving the tiny reasoner; without vLLM their tests are skipped."""
+"""Fixtures: real vLLM servers on the CPU with the tiny reasoner, skipped without vLLM."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from stopadvisor.engines.openai.engine import OpenAiEngine
 
 SIZES = (24, pytest.param(400, marks=pytest.mark.long))
-"""Questions whose stops and answers are held against the local engine's, one by one."""
+"""Numbers of questions whose replies are compared with the local engine's."""
 
 
 AT_ONCE = 32
-"""Requests: they share steps of the model, so that more at once take fewer CPU seconds."""
+"""Requests in flight; more share the model's steps and take fewer CPU seconds."""
 
 
 @pytest.fixture(scope="session")
 def vllm_home() -> Path:
-    """The environment that holds vLLM."""
+    """The virtual environment of vLLM."""
     home = environment()
     if home is None:
         skip_without("a vLLM environment")
@@ -60,7 +60,7 @@ def _vllm_process(
 
 @pytest.fixture
 def vllm(_vllm_process: VllmServer) -> VllmServer:
-    """One server for all tests; it is up, whatever the test before did to it."""
+    """One server for all tests, restarted if the previous test ended it."""
     if not _vllm_process.answers():
         _vllm_process.kill()
         _vllm_process.start()
@@ -69,13 +69,13 @@ def vllm(_vllm_process: VllmServer) -> VllmServer:
 
 @pytest.fixture(scope="session")
 def local() -> HfEngine:
-    """The same model on the local engine."""
+    """The same model in the local engine."""
     return hf.load_engine(str(TINY_REASONER), device="cpu", dtype="float32")
 
 
 @pytest.fixture
 def remote(vllm: VllmServer) -> Iterator[OpenAiEngine]:
-    """The server's engine."""
+    """An engine connected to the server."""
     engine = open_servers(NAME, [vllm.base_url], concurrency=AT_ONCE)
     yield engine
     engine.close()
@@ -97,7 +97,7 @@ def requests(policy: Policy) -> list[Request]:
 
 @pytest.fixture(scope="module")
 def plugin(vllm_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    """vLLM with the bundled policy in it, which reads the entropy over the whole vocabulary."""
+    """vLLM with the bundled policy, which reads the entropy over the whole vocabulary."""
     folder = tmp_path_factory.mktemp("plugin")
     shutil.copy(POLICY, folder / "policy.joblib")
     settings = variables_of(ServeSettings(folder / "policy.joblib"))

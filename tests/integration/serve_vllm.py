@@ -1,12 +1,11 @@
-"""vLLM imported once, and forked for each server that the tests of a process ask for.
+"""Imports vLLM once and forks a server for each line of standard input.
 
-Imports are most of a start.  A line of standard input is one server, as JSON: the words after
-`vllm`, its environment, its folder and its log; the reply is a line with its process id.  It ends
-with its standard input.
+Imports are most of a server's start.  A line is JSON: the words after `vllm`, the environment, the
+folder and the log; the reply is a line with the process id.  The process ends with its input.
 
-On a CPU vLLM spawns its engine, which imports everything again, as a fork loses OpenMP's threads.
-The servers of tests have none (`OMP_NUM_THREADS=1`), so theirs is forked, as elsewhere it may be.
-Runs in the environment that `setup-vllm.sh` builds.
+On a CPU vLLM spawns its engine, which imports everything again, because a fork would lose OpenMP's
+threads.  Servers of tests have none (`OMP_NUM_THREADS=1`), so their engine is forked.  Runs in the
+environment that `setup-vllm.sh` builds.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ BOTH_NEED = (
     "vllm.v1.engine.core",
     "vllm.v1.worker.cpu_worker",
 )
-"""By the server's process and by its engine's."""
+"""Modules that both the server and its engine import."""
 
 
 def become(server: dict[str, Any]) -> None:
-    """Turn this process, just forked, into one that was started for this server."""
+    """Turn this forked process into the server's."""
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.chdir(server["folder"])
@@ -53,8 +52,8 @@ def become(server: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     replies = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what modules print is no reply
-    gc.disable()  # modules stay, and looking through them again and again takes a second
+    os.dup2(2, 1)  # keep the output of modules out of the replies
+    gc.disable()  # collecting during the imports would take a second
     for name in BOTH_NEED:
         import_module(name)
     gc.freeze()
@@ -63,11 +62,11 @@ if __name__ == "__main__":
     context_of = multiprocessing.get_context
 
     def forking(method: str | None = None) -> BaseContext:
-        """Fork where vLLM says `spawn`."""
+        """Return the fork context for `spawn`."""
         return context_of("fork" if method == "spawn" else method)
 
     multiprocessing.get_context = forking  # type: ignore[assignment]  # not all of its overloads
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system forgets servers that have ended
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps servers that have ended
     for line in sys.stdin:
         pid = os.fork()
         if not pid:

@@ -1,8 +1,4 @@
-"""A vLLM server process for tests: started on a port of its own, killed, started again.
-
-Knows where `setup-vllm.sh` keeps the environment and how the server is started; nothing of what is
-asked of it.
-"""
+"""A vLLM server process for tests, which can be started, killed and restarted on its own port."""
 
 from __future__ import annotations
 
@@ -28,36 +24,36 @@ SETUP = Path(__file__).resolve().parent / "setup-vllm.sh"
 SERVE = Path(__file__).resolve().parent / "serve_vllm.py"
 TINY_REASONER = ROOT / "samples" / "tiny-reasoner"
 NAME = "tiny-reasoner"
-"""What the server calls the model."""
+"""The model's name at the server."""
 CONTEXT = 1536
 AS_CALIBRATED = (
     *("--reasoning-parser", "deepseek_r1"),
     *("--override-generation-config", '{"temperature": 0}'),
 )
-"""What a policy for the tiny reasoner takes: vLLM would draw where the model names nothing."""
+"""Arguments that a policy for the tiny reasoner needs: vLLM samples by default."""
 BLOCK = 32
 """Tokens per block of its prefix cache."""
 STARTS_WITHIN = 480.0
-"""Seconds; a busy machine takes minutes."""
+"""Seconds; a busy machine needs minutes."""
 BUILT_WITHIN = 480.0
-"""Seconds that a build under way is waited for."""
+"""Seconds to wait for a build that is running."""
 
 
 def environment() -> Path | None:
-    """The environment that `setup-vllm.sh` built, if it did; one that it is building is awaited."""
+    """Return the environment that `setup-vllm.sh` built, after waiting for a running build."""
     said = subprocess.run([SETUP, "--path"], check=True, capture_output=True, text=True)
     home = Path(said.stdout.strip())
     deadline = time.monotonic() + BUILT_WITHIN
     while not (home / "finished").exists():
         if not _is_being_built(home) or time.monotonic() > deadline:
-            # It may have been finished between the two looks.
+            # It may have finished between the two checks.
             return home if (home / "finished").exists() else None
         time.sleep(0.5)
     return home
 
 
 def _is_being_built(home: Path) -> bool:
-    """Whether `setup-vllm.sh` holds its lock."""
+    """Whether `setup-vllm.sh` is running: it holds a lock."""
     lock = Path(f"{home}.lock")
     if not lock.exists():
         return False
@@ -70,7 +66,7 @@ def _is_being_built(home: Path) -> bool:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on."""
+    """Return an unused port."""
     with socket.socket() as asked:
         asked.bind(("127.0.0.1", 0))
         return int(asked.getsockname()[1])
@@ -78,7 +74,7 @@ def free_port() -> int:
 
 @functools.cache
 def _imported(home: Path) -> subprocess.Popen[str]:
-    """The process that has imported vLLM, and forks the servers of this one."""
+    """Return the process that has imported vLLM and forks its servers."""
     process = subprocess.Popen(
         [home / "bin" / "python", "-P", SERVE],
         env=_surroundings(home),
@@ -92,12 +88,12 @@ def _imported(home: Path) -> subprocess.Popen[str]:
 
 
 def _surroundings(home: Path) -> dict[str, str]:
-    """Environment of every server: without what this process's says of its own packages."""
+    """Return the environment of every server, without paths to this process's own packages."""
     kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
     return kept | {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_NO_USAGE_STATS": "1",
-        # What it finds out about the model's class takes seconds, and stays as it is.
+        # Inspecting the model's class takes seconds, so its result is kept.
         "VLLM_CACHE_ROOT": str(home / "cache"),
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
@@ -122,47 +118,47 @@ def with_plugin(folder: Path, settings: Mapping[str, str]) -> dict[str, str]:
 
 
 class _Process:
-    """A process that another one started: it leads a session of its own."""
+    """A process with its own session, started by another process."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.handle = os.pidfd_open(pid)
 
     def has_ended(self, within: float = 0.0) -> bool:
-        """Whether it has, or does in so many seconds."""
+        """Whether it has ended, waiting for up to `within` seconds."""
         return bool(select.select([self.handle], (), (), within)[0])
 
 
 @dataclass
 class VllmServer:
-    """One server; its port stays the same when it is started again."""
+    """A server that keeps its port when restarted."""
 
     home: Path
     """The virtual environment."""
     folder: Path
-    """For its log and its settings."""
+    """Folder of its log and settings."""
     arguments: tuple[str, ...] = ()
-    """Beside those that every test wants; a later one overrides."""
+    """Further arguments; later ones override those of every test."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Beside that of every test."""
+    """Further environment variables."""
     model: Path = TINY_REASONER
     port: int = field(default_factory=free_port)
     _process: _Process | None = field(default=None, init=False, repr=False)
 
     @property
     def base_url(self) -> str:
-        """What ``--base-url`` takes."""
+        """Value for ``--base-url``."""
         return f"http://127.0.0.1:{self.port}/v1"
 
     @property
     def pid(self) -> int:
-        """Of the process, which has others beneath it."""
+        """Process id; the server has child processes."""
         assert self._process is not None
         return self._process.pid
 
     @property
     def log(self) -> Path:
-        """What it printed."""
+        """File with its output."""
         return self.folder / "vllm.log"
 
     def start(self) -> None:
@@ -184,7 +180,7 @@ class VllmServer:
             time.sleep(0.2)
 
     def begin(self) -> None:
-        """Start the process and wait for nothing."""
+        """Start the process without waiting."""
         words = [
             *("serve", str(self.model), "--served-model-name", NAME),
             *("--host", "127.0.0.1", "--port", str(self.port), "--dtype", "float32"),
@@ -217,11 +213,11 @@ class VllmServer:
             return False
 
     def kill(self) -> None:
-        """End it at once, as a crash does, and whatever it started."""
+        """Kill it and its children at once, as a crash would."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """End it in order."""
+        """Shut it down."""
         self._end(signal.SIGTERM)
 
     def _end(self, how: signal.Signals) -> None:

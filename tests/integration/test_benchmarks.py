@@ -1,4 +1,4 @@
-"""The benchmarks that ask a server run to their end, in a short form; figures then mean nothing."""
+"""Benchmarks that need a server run to their end in a short form; the figures mean nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SERVED = {
     "plugin": "--only stops --rounds 1 --questions 4",
     "roofline_here": "--rounds 1",
 }
-"""Arguments of each benchmark."""
+"""Arguments by benchmark."""
 
 SHORT_THINKING = {"read_workload": lambda _: SimpleNamespace(questions=easiest(80))}
 CELLS: dict[str, dict[str, Any]] = {
@@ -32,7 +32,7 @@ CELLS: dict[str, dict[str, Any]] = {
     "plugin": {"AT_ONCE": (8,), **SHORT_THINKING},
     "roofline_here": {"SIZES": (), "BATCHES": (1, 2), "TIMED": 2},
 }
-"""Questions and one cell of tables that have several, by what the module calls them."""
+"""Constants that shorten each benchmark to few questions and one cell of its table."""
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
-"""A real server dies while it is asked: nothing is lost, nothing comes twice.
+"""A real server that dies during a run: nothing is lost and nothing is duplicated.
 
-Each kind of broken request is tried at a server that tells a story (`tests/engines`).
+`tests/engines` tests each kind of broken request at a scripted server.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
-from openai import AsyncOpenAI, OpenAIError
 
 from stopadvisor.cli.main import main
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import Request, policy_plan
 from stopadvisor.serving.serve_settings import ServeSettings
 from stopadvisor.serving.vllm.plugin_settings import variables_of
-from tests.integration.asking import Seen, ask, ask_all, differing
+from tests.integration.asking import Seen, ask, ask_all, client_at, differing
 from tests.integration.conftest import POLICY
 from tests.integration.server import AS_CALIBRATED, NAME, ROOT, VllmServer, with_plugin
 from tests.material import write_easiest
@@ -36,14 +35,14 @@ pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 
 N_QUESTIONS = 40
 BEFORE = 8
-"""Questions that a run has kept when it is disturbed."""
+"""Questions saved before the server is killed."""
 CLOSE = 1e-4
-"""Of log-probabilities: float32 moves by less with the company a request is computed in."""
+"""Tolerance of log-probabilities, which in float32 depend slightly on the batch."""
 FIGURES = ("mean_logprob", "mean_entropy")
 
 
 def records(out: Path) -> dict[str, dict[str, Any]]:
-    """What `probes.jsonl` holds, by id; each id once, each line whole."""
+    """Read `probes.jsonl` by id; check that lines are complete and ids unique."""
     text = (out / "probes.jsonl").read_text(encoding="utf-8")
     assert text.endswith("\n")
     lines = [json.loads(line) for line in text.splitlines()]
@@ -119,8 +118,10 @@ def test_a_killed_engine_makes_no_reply_wrong_and_a_restart_serves_again(
 async def ask_while_its_engine_is_killed(
     server: VllmServer, requests: list[Request]
 ) -> list[Seen | None]:
-    """Ask whole and streamed; None for an error, and for a stream that does not say its end."""
-    async with AsyncOpenAI(base_url=server.base_url, api_key="none", max_retries=0) as client:
+    """Ask with and without streaming; None for an error or a stream without a finish reason."""
+    from openai import OpenAIError
+
+    async with client_at(server.port) as client:
 
         async def one(number: int, request: Request) -> Seen | None:
             try:

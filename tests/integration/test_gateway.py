@@ -1,4 +1,4 @@
-"""The gateway before a real server, asked by the official client: the local engine's replies."""
+"""The gateway in front of a real server gives the official client the local engine's replies."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def asked(policy: Policy, request: pytest.FixtureRequest) -> list[Request]:
 
 @pytest.fixture(scope="module")
 def replies(local: HfEngine, policy: Policy, asked: list[Request]) -> list[Reply]:
-    """Of the local engine."""
+    """Replies of the local engine."""
     found = dict(local.serve(asked, policy_plan(policy), policy))
     return [found[number] for number in range(len(asked))]
 

@@ -1,4 +1,4 @@
-"""The promise watched in a real vLLM: traffic grows harder, the alarm comes, and stopping ends."""
+"""Monitoring in a real vLLM: harder traffic raises the alarm, and early exit ends."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from tests.policy_content import policy_from, trigger_content
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 
 BUDGET = 84
-"""Stops few sums of three operands before their answer is there, and most of seven."""
+"""Stops few sums of three operands before their answer, and most sums of seven."""
 LIMIT = 0.15
 
 
 def fixed_budget(path: Path) -> Policy:
-    """The bundled policy's model under a fixed budget of 84 tokens."""
+    """Save a policy with a fixed budget of 84 tokens for the bundled policy's model."""
     made = ("schema", "golden", "digest")
     content = {k: v for k, v in load_policy(POLICY).content.items() if k not in made}
     nothing = dict.fromkeys(("features", "mean", "scale", "coef"), ())
@@ -46,7 +46,7 @@ def fixed_budget(path: Path) -> Policy:
 
 
 def asked(policy: Policy, category: str, n: int) -> list[Request]:
-    """Sums of one kind, again and again."""
+    """Return n requests of one category, repeated as needed."""
     questions = read_workload(ROOT / "samples" / "arithmetic.jsonl").questions
     those = [question for question in questions if question.category == category]
     found = make_requests(those, policy)
@@ -80,9 +80,9 @@ def metric(server: VllmServer, name: str) -> float:
 
 
 def settled(words: list[str], requests: int, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """What the log says once every audit has ended: of so many requests, or those till the alarm.
+    """Return the monitor's report once all audits have ended.
 
-    In its shadow a policy is not audited, and its requests do not count.
+    It covers `requests` requests, or those up to the alarm: a policy in shadow mode is not audited.
     """
     until, before = time.monotonic() + 120, None
     while True:
@@ -108,7 +108,7 @@ def test_harder_traffic_raises_the_alarm_and_ends_the_stopping(
     quiet = settled(words, len(easy), capsys)
     assert (quiet["requests"], quiet["verdict"]) == (len(easy), "no-alarm")
     assert quiet["resolved"] > 10
-    # What a request changes that nobody audits is shown with the next that somebody does.
+    # The metric is updated only by audited requests.
     shown = 'audit_e_value{digest="[0-9a-f]{8}",watch="differs"}'
     while metric(server, shown) != pytest.approx(quiet["watched"][0]["e_value"], rel=1e-12):
         assert len(easy) < 110, "half of all are audited, and none was shown as the log has it"
@@ -119,7 +119,7 @@ def test_harder_traffic_raises_the_alarm_and_ends_the_stopping(
     ways = [reply.header.partition(";")[0] for reply in ask_all(server.port, hard, stream=True)]
     rung = settled(words, len(easy) + len(hard), capsys)["alarm"]
     assert ways[0] == "policy"
-    # After quiet traffic mostly the detector; the shadow that it starts ends all evidence.
+    # After quiet traffic mostly the change detector; shadow mode then ends all evidence.
     assert rung["kind"] in ("change", "early-warning")
     assert metric(server, f'audit_alarm{{alarm="{rung["kind"]}",') == 1.0
     after = ask_all(server.port, hard[:4], stream=False)

@@ -1,7 +1,6 @@
-"""The engine over HTTP against the local one: the same model, in float32, gives the same probes.
+"""The engine over HTTP and the local one give the same probes for the same model in float32.
 
-Greedy, as two engines draw other random numbers: sampled traces of one are as likely as the
-other's and not the same; those of one server repeat under the same seed.
+Greedy, because the two engines sample with different random numbers.
 """
 
 from __future__ import annotations
@@ -77,12 +76,12 @@ def probed(engine: Engine, workload: Workload, path: Path, plan: ProbePlan = PLA
 
 
 def in_order(table: OpenQuestions) -> OpenQuestions:
-    """Rows by id: a server's are written as they are finished."""
+    """Sort rows by id, as a server's are written in the order they finish."""
     return table.take(np.argsort(table.ids))
 
 
 def check_same(theirs: OpenQuestions, ours: OpenQuestions) -> None:
-    """The same answers and counts, figures within 1e-4, and so the same profile."""
+    """Check that answers, counts and profile are equal, and figures to 1e-4."""
     for name in ("ids", "entropy_source", "suffix_tokens", "on_stop"):
         assert getattr(theirs, name) == getattr(ours, name), name
     for name in (
@@ -100,7 +99,7 @@ def check_same(theirs: OpenQuestions, ours: OpenQuestions) -> None:
 
 
 def kept(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> dict[str, RawTrace]:
-    """Traces that the engine gives from now on, by the keys of their prompts."""
+    """Record the traces that the engine returns, by the keys of their prompts."""
     asked, found = engine.probe_each, {}
 
     def probe_each(
@@ -115,7 +114,7 @@ def kept(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> dict[str, RawTrace]
 
 
 def check_same_texts(theirs: RawTrace, ours: RawTrace) -> None:
-    """Token for token: the bundled model's tokenizer cuts a text in one way only."""
+    """Check that all texts are equal."""
     assert theirs.thinking == ours.thinking
     assert theirs.natural_text == ours.natural_text
     assert [p.text for p in theirs.probes] == [p.text for p in ours.probes]
@@ -153,7 +152,7 @@ def test_same_probes_as_the_local_engine(
 def test_same_probes_at_own_positions(
     served: OpenAiEngine, local: HfEngine, workload: Workload, tmp_path: Path
 ) -> None:
-    """A stride and markers: each trace's own positions, and what was said there."""
+    """With a stride and markers, each trace has its own positions."""
     marks = tuple(tuple(local.encode(text)) for text in (" Wait", " Alternatively", " Hold on"))
     plan = replace(PLAN, schedule="marker", markers=marks, min_gap=8, max_markers=2).with_stride(30)
     theirs = in_order(probed(served, workload, tmp_path / "served", plan).table().unseal())

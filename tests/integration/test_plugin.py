@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from openai import AsyncOpenAI
 from safetensors.numpy import save_file
 
 from stopadvisor.policy.frozen import Policy, load_policy, save_policy
@@ -27,7 +26,7 @@ from stopadvisor.policy.requests import Reply, Request, make_requests, policy_pl
 from stopadvisor.serving.serve_settings import ServeSettings
 from stopadvisor.serving.vllm.plugin_settings import variables_of
 from stopadvisor.workload.questions import read_workload
-from tests.integration.asking import Seen, ask, ask_all, busy, differing, gauges, metrics
+from tests.integration.asking import Seen, ask, ask_all, busy, client_at, differing, gauges, metrics
 from tests.integration.conftest import POLICY
 from tests.integration.server import (
     AS_CALIBRATED,
@@ -339,7 +338,7 @@ def test_clients_that_leave_in_every_state_leave_nothing_behind(
 
 
 async def _once(server: VllmServer, request: Request) -> Seen:
-    async with AsyncOpenAI(base_url=server.base_url, api_key="none") as client:
+    async with client_at(server.port) as client:
         return await ask(client, request, stream=False)
 
 

@@ -1,4 +1,4 @@
-"""Ten thousand requests to a policy inside vLLM, some left by their clients: nothing is wrong."""
+"""Ten thousand requests to a policy inside vLLM, some abandoned by their clients."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from openai import AsyncOpenAI
 
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import Reply, Request, make_requests, policy_plan
 from stopadvisor.workload.questions import read_workload
-from tests.integration.asking import Seen, ask, differing, gauges, metrics
+from tests.integration.asking import Seen, ask, client_at, differing, gauges, metrics
 from tests.integration.server import ROOT, VllmServer
 
 if TYPE_CHECKING:
@@ -28,15 +27,15 @@ ROUND = 500
 ROUNDS = 20
 AT_ONCE = 48
 IMPATIENT = 0.45
-"""Share of every other round's clients that leave at a random moment, if they are not answered."""
+"""Share of clients that leave at a random moment, in every other round."""
 WARM = 5
 """Rounds after which nothing may grow."""
 MOST_GROWTH = 32 * 2**20
-"""Bytes by which the server's process may grow over the other rounds."""
+"""Bytes by which the server's process may still grow after them."""
 
 
 def held_by(server: VllmServer) -> tuple[float, ...]:
-    """Bytes, tasks, open files and threads of the server's process, which has nothing to do."""
+    """Return the bytes, tasks, open files and threads of the idle server process."""
     status = Path(f"/proc/{server.pid}/status").read_text()
     memory, threads = (
         int(re.findall(rf"{name}:\s+(\d+)", status)[0]) for name in ("VmRSS", "Threads")
@@ -48,9 +47,9 @@ def held_by(server: VllmServer) -> tuple[float, ...]:
 async def ask_round(
     server: VllmServer, requests: list[Request], patience: Sequence[float | None]
 ) -> list[Seen | None]:
-    """Ask every other one for a stream; None for a client that has left."""
+    """Send a round of requests, every other one streamed; None for clients that left."""
     places = asyncio.Semaphore(AT_ONCE)
-    async with AsyncOpenAI(base_url=server.base_url, api_key="none", max_retries=0) as client:
+    async with client_at(server.port) as client:
 
         async def one(number: int, request: Request) -> Seen | None:
             async with places:
@@ -64,8 +63,8 @@ async def ask_round(
 
 
 async def until_idle(server: VllmServer, request: Request) -> dict[str, float]:
-    """Ask until nothing runs: the engine states its counts when it decodes."""
-    async with AsyncOpenAI(base_url=server.base_url, api_key="none") as client:
+    """Send requests until nothing runs: the engine updates its gauges only when it decodes."""
+    async with client_at(server.port) as client:
         for _ in range(100):
             await ask(client, request, stream=False)
             if not any(gauges(server).values()):

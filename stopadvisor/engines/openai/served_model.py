@@ -45,13 +45,17 @@ class ServedModel:
     """A client with the model's tokenizer, settings and capabilities."""
 
     client: Client
-    chat: Chat
     stop_ids: tuple[int, ...]
     stops: AnswerStops = field(repr=False)
-    """The rules that end a forced answer."""
+    """The rules that end a forced answer, with the `chat`."""
     generation: Any = field(repr=False)
     """The model's own generation settings."""
     endpoint: Endpoint
+
+    @property
+    def chat(self) -> Chat:
+        """Tokenizer and thinking markers."""
+        return self.stops.chat
 
     def identity(self) -> dict[str, Any]:
         """Return the properties of the model that determine the outcome."""
@@ -292,7 +296,6 @@ async def open_client(
         await _check_tokenizer(client, chat)
         return ServedModel(
             client=client,
-            chat=chat,
             stop_ids=loaded.stop_ids,
             stops=stops,
             generation=loaded.generation,
