@@ -1,4 +1,4 @@
-"""Records of probes, the table over all questions, and what a trajectory is."""
+"""Probe records, the table of all questions, triggers, and trajectory types."""
 
 __all__ = [
     "asking", "grouping", "markers", "outcomes", "records", "rungs",
