@@ -285,7 +285,7 @@ def _allows(look: Look, asked: Mapping[str, Any], *, own: bool) -> bool:
     """
     had = {key: value for key, value in look.asked.items() if key != "data"}
     if "asking" in asked and had.get("loss") == "differs":
-        # Lost answers are among those that differ: after a certificate on these, lost may follow.
+        # Lost answers differ too, so a certificate on lost ones may follow one on differing ones.
         del had["loss"]
     settled = had.pop("standing", had if own else None)
     if settled and "families" in settled:  # no figure of these questions removed a family

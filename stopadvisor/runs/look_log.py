@@ -293,7 +293,7 @@ def record_result(folder: Path, look: Look, *, certified: bool) -> Look:
 
 
 def record_shown(folder: Path, questions: Iterable[str], by: str) -> None:
-    """Record that outcomes of these questions are shown as fit questions, unless it is known."""
+    """Record that outcomes of these questions are shown as fit questions, unless it was before."""
     if new := sorted(set(digests_of(questions)) - read_log(folder).shown):
         write_row(folder, {"shown_sha256": new, "by": by, "time": timestamp()})
 

@@ -180,7 +180,7 @@ def test_the_current_directory_shadows_no_library(tmp_path: Path) -> None:
 def test_only_the_named_module_comes_from_the_current_directory(
     tmp_path: Path, module: Path
 ) -> None:
-    """An optional import of some library is not answered by whoever can write there."""
+    """A library's optional import is not satisfied by a file in that directory."""
     (tmp_path / "brotli.py").write_text("open('ran', 'w').close()")
     module.write_text("def same(question, gold, answer):\n    import brotli\n    return True\n")
     with FunctionGrader("mine:same") as grader:

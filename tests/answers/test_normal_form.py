@@ -1,4 +1,4 @@
-"""Taking answers out of texts and bringing them to their normal forms."""
+"""Extracting answers from texts and normalising them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts that were written to keep the rules busy: work grows as the text does, up to a cap."""
+"""Hostile texts: work is linear in the text, up to a cap."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ FEW, MANY = 1_000, 16_000
 MOST_GROWTH = 64
 """Sixteen times the text takes about 16 times the work by a linear rule, 256 by a quadratic one."""
 LEAST_SECONDS = 1e-4
-"""Of processor time; what is shorter cannot be told from the clock's own steps."""
+"""Processor time below which the clock's resolution dominates."""
 
 
 def repeated(unit: str, before: str = "", after: str = "") -> Callable[[int], str]:
-    """Text of n characters: a unit again and again, between a beginning and an end."""
+    """Text of n characters: a repeated unit between a beginning and an end."""
     return lambda n: before + (unit * n)[: n - len(before) - len(after)] + after
 
 
@@ -106,7 +106,7 @@ def test_work_is_linear_in_the_text(name: str) -> None:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_no_rule_reads_more_than_the_cap(task: str) -> None:
-    """What lies beyond it changes nothing, wherever a rule would have looked for it."""
+    """Text beyond the cap changes nothing."""
     filling = "x " * MAX_CHARACTERS
     beyond = " Final answer: B 7"
     assert normalize(task, filling + beyond) == normalize(task, filling[:MAX_CHARACTERS])

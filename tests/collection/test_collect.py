@@ -1,4 +1,4 @@
-"""The probing loop: batches, resuming, interrupts, memory, budgets and grading again."""
+"""The probing loop: batches, resuming, interrupts, memory, budgets and regrading."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 class Remarks:
-    """A `Progress` that remembers."""
+    """A `Progress` that records everything."""
 
     def __init__(self) -> None:
         self.stages: list[tuple[str, int, int]] = []
@@ -56,7 +56,7 @@ class Remarks:
 
 
 class Bench:
-    """A workload and a run, to collect on again and again."""
+    """A workload and a run on which to call `collect` repeatedly."""
 
     def __init__(self, folder: Path, n: int = 30, plan: ProbePlan = PLAN) -> None:
         folder.mkdir(exist_ok=True)
@@ -254,7 +254,7 @@ def test_an_id_that_changed_its_question_is_refused(bench: Bench) -> None:
 
 
 def test_a_group_that_came_later_is_refused(bench: Bench) -> None:
-    """The split was drawn without it, so it may stand on both sides already."""
+    """The split was drawn without it, so the group may be on both sides already."""
     bench.collect()
     rows = [json.loads(line) for line in bench.file.read_text().splitlines()]
     bench.file.write_text("".join(json.dumps(row | {"group": "g"}) + "\n" for row in rows))
@@ -335,7 +335,7 @@ def test_an_engine_that_leaves_out_what_the_plan_asks_for_is_refused(
 
 
 class Streaming(ScriptedEngine):
-    """Has answered everything before the first answer is read."""
+    """Answers all questions before the first answer is read."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -378,7 +378,7 @@ def test_ragged_records_resume_byte_for_byte(tmp_path: Path) -> None:
 
 
 def test_a_run_of_a_grid_keeps_its_id(bench: Bench) -> None:
-    """Names of runs that exist already, and their records, must not change."""
+    """Existing runs keep their names and records."""
     assert bench.run.manifest["id"] == "04bde2e3"
     bench.collect()
     assert b"marker_positions" not in bench.probes
@@ -470,7 +470,7 @@ def test_questions_without_gold_are_recorded_without_grades(bench: Bench) -> Non
     table = bench.run.table().unseal()
     assert table.graded_by == "agreement"
     assert table.full_correct.all()
-    # Gold that comes later grades what was recorded.
+    # Gold that is added later grades the recorded answers.
     bench.file.write_text("".join(lines))
     assert bench.collect() == 0
     assert any("gold of 27 probed questions has changed" in s for s in bench.progress.lines)

@@ -1,4 +1,4 @@
-"""Markers of a model: split as its tokenizer splits them, and counted in its own traces."""
+"""Finding a model's markers: encoded by its tokenizer, and counted in its traces."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WORDS = r" ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+"
 
 @dataclass(frozen=True)
 class Fast:
-    """A tokenizer of its own kind."""
+    """A tokenizer from the `tokenizers` library."""
 
     backend: Any
 
@@ -117,8 +117,8 @@ def test_sentences_are_counted_and_nothing_else(kind: str) -> None:
     splits = KINDS[kind]()
     found = count_words(splits, [trace(splits, TEXT)] * 3)
     counts = {w.text: w.sentences / 3 for w in found.words if w.sentences}
-    # "Waiting" and "Butter" are other words, "will wait" stands within a sentence, and so do the
-    # tokens of "But" in half of their places, so that they say too little.
+    # "Waiting" and "Butter" are other words; "will wait" is within a sentence, and so are half of
+    # the occurrences of the tokens of "But", too many for a marker.
     assert counts == {"Wait": 6, "Hmm": 1, "Hold on": 1, "However": 1}
 
 
@@ -158,7 +158,7 @@ def test_a_word_of_one_trace_or_a_rare_one_is_no_marker() -> None:
 
 
 def test_ids_that_occur_mostly_within_sentences_are_left_out() -> None:
-    """After a line break this one is the beginning; after a blank it is a name."""
+    """After a line break the word begins a sentence; after a blank it is a name."""
     splits = byte_level()
     text = "So 7.\nWait, no.\n" + "call Wait or Wait or Wait now.\n" * 4
     found = word(count_words(splits, [trace(splits, text)] * 2), "Wait")

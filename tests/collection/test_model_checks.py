@@ -94,7 +94,7 @@ def test_a_failure_says_what_to_do(questions: tuple[Question, ...], tmp_path: Pa
 
 
 class Changing(ScriptedEngine):
-    """Answers otherwise at the end of thinking, in the first few questions."""
+    """Gives another answer at the end of thinking to the first few questions."""
 
     text = " 0"
     wrong = 0
@@ -133,7 +133,7 @@ def test_cue_has_two_limits(questions: tuple[Question, ...], wrong: int, status:
 
 
 class Agreeing(Grader):
-    """Finds every two answers equivalent, and records what it was asked."""
+    """Finds any two answers equivalent, and records the first items."""
 
     asked: Sequence[tuple[str, str, str | None]] = ()
 
@@ -173,7 +173,7 @@ def test_a_cap_below_32_is_tried_as_it_is(questions: tuple[Question, ...]) -> No
 
 
 def chat(template: str | None = None, *, think: bool = True, **options: Any) -> Chat:
-    """The chat of a tokenizer of bytes; imported here because it loads torch."""
+    """The chat of a byte tokenizer; imported here because it loads torch."""
     from tests.engines.tiny import TEMPLATE, byte_tokenizer
 
     tokenizer = byte_tokenizer(template=template or TEMPLATE, think=think)

@@ -1,4 +1,4 @@
-"""What is settled before probing: the cap on thinking, the cue's tokens and the budgets."""
+"""Settling the cap on thinking, the cue's tokens and the budgets before probing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Caps under recorded traces, and probing with them from the command line to the manifest."""
+"""Recorded traces: their cap, and probing with them from the command line to the manifest."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_thinking_that_continues_after_a_closer_is_refused() -> None:
 
 
 class Reader(ScriptedEngine):
-    """Draws as ever, and knows what it was given to read."""
+    """Records the traces that it was given."""
 
     read: list[RecordedTrace] = []  # noqa: RUF012
 
@@ -98,7 +98,7 @@ def test_recorded_traces_are_used_and_noted_in_the_manifest(call: Call) -> None:
     assert run.manifest["traces"]["path"] == "traces.jsonl"
     assert len({trace.thinking for trace in Reader.read}) > 100
     assert "left out" not in err
-    # The same goes on; another file, or none, is another run.
+    # The same command continues the run; another file of traces, or none, is another run.
     assert json.loads(call(*PROBE, "--json")[1])["new"] == 0
     words = (*PROBE, "--out", str(run.path))
     traces(Path("sums.jsonl"), thinking="Other.")

@@ -1,4 +1,4 @@
-"""A run directory of the first day: its probes are read today, its policy and looks refused."""
+"""A run directory of 0.1.0: its probes are still read, its policy and looks are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run directories may come from somebody else: no link in them is followed when writing."""
+"""Run directories may come from somebody else: writing follows no link in them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_studies_that_are_a_link_are_refused(tmp_path: Path) -> None:
 def test_the_name_of_a_draft_cannot_be_guessed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a link could wait there, or two writers use one draft."""
+    """Otherwise a link could be waiting there, or two writers could share a draft."""
     drafts: list[str] = []
     replace = os.replace
 

@@ -1,4 +1,4 @@
-"""The log of looks: what each look may still claim, and which accidents it shows."""
+"""The log of looks: what each look may still claim, and which accidents are noticed."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_planned_looks_share_delta_and_run_out(tmp_path: Path) -> None:
     assert [look.confidence for look in taken] == pytest.approx([0.94] * 3)
     with pytest.raises(CalibrationError, match="all 3 planned looks"):
         take_look(tmp_path, ["a"], {"alpha": 0.4}, delta=0.06)
-    # A plan holds without being named again, and cannot be stretched.
+    # A plan applies without being repeated, and cannot be extended.
     with pytest.raises(CalibrationError, match="must be declared with the first look"):
         take_look(tmp_path, ["a"], {"alpha": 0.4}, delta=0.06, planned=4)
     with pytest.raises(CalibrationError, match="share one delta"):
@@ -141,7 +141,7 @@ def test_a_look_is_a_line_with_what_it_opened(tmp_path: Path) -> None:
 
 
 def test_looks_at_other_questions_are_counted(tmp_path: Path) -> None:
-    """Trying again on fresh questions until it passes leaves a trace."""
+    """Retrying on fresh questions until one passes leaves a trace."""
     for number, question in enumerate("abc"):
         look = take_look(tmp_path, [question], ALPHA_10, delta=0.05)
         assert (look.number, look.confidence, look.elsewhere) == (1, 0.95, number)
@@ -195,7 +195,7 @@ def test_a_family_that_is_gone_leaves_the_others_standing(tmp_path: Path) -> Non
 
 
 def test_a_look_that_shows_outcomes_settles_no_later_settings(tmp_path: Path) -> None:
-    """Only what stood before a certificate may follow it, not what was looked at after it."""
+    """Only settings from before a certificate may follow it, not those of a later look."""
     first = take_look(tmp_path, ["a"], ALPHA_10, delta=0.05)
     record_result(tmp_path, first, certified=True)
     take_look(tmp_path, ["a"], {"protocol": "verify", "standing": ALPHA_15}, delta=0.05)
@@ -463,7 +463,7 @@ def _check_killed(act: str, before: str, folders: Sequence[Path], codes: Sequenc
         assert text.startswith(before)
         new = text.removeprefix(before)
         assert (new.count("\n") == 1) or code != 0
-        # What came after the line saw it on the disk.
+        # Only a process that was not killed got past the line.
         assert (folder / "done").exists() == (code == 0)
         ACTS[act](folder)
     ended = {len(read_log(folder).looks) for folder in folders}

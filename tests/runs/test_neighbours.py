@@ -51,7 +51,7 @@ def test_a_look_at_a_copy_counts(run: Source, tmp_path: Path) -> None:
     found = neighbours_of(copy)
     assert (found.same, found.elsewhere) == ({"one": (look,)}, 0)
     assert neighbours_of(run).same == {}
-    # Though it was given more questions since.
+    # Even after questions were added.
     grown = open_source(make_run(copy.folder, 80))
     assert neighbours_of(grown).same == {"one": (look,)}
 

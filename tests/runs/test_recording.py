@@ -1,4 +1,4 @@
-"""Forced answers that were recorded elsewhere: what a line must hold, and the run it becomes."""
+"""Importing recorded forced answers: the fields of a line, and the resulting run."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_markers_are_counted_from_their_positions(tmp_path: Path) -> None:
 
 
 def test_unshared_positions_are_taken_for_markers(tmp_path: Path) -> None:
-    """With `marker_positions` the same records would come out."""
+    """The records are the same as with explicit `marker_positions`."""
     places = {"a": [5, 10, 64], "b": [7, 10, 90], "c": [10, 99]}
     bare, named = (
         [

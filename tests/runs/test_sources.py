@@ -1,4 +1,4 @@
-"""Sources of probes: runs, archives, and the split that nothing redraws."""
+"""Sources of probes: runs, archives, and their split, which is never drawn again."""
 
 from __future__ import annotations
 

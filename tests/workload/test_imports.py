@@ -20,7 +20,7 @@ from stopadvisor.workload import inspect_log
 from stopadvisor.workload.logged import Gathered, LogOptions, gather
 
 LOGS = Path(__file__).parent.parent / "testdata" / "imports"
-"""README.md there says which program wrote each."""
+"""Its README.md says which program wrote each file."""
 
 
 def read(kind: str, *paths: Path, all_of: str | None = None, **columns: str) -> Gathered:

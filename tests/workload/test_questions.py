@@ -1,4 +1,4 @@
-"""Reading a workload: what is accepted, what is refused and with which words, and the split."""
+"""Workloads: which lines are accepted or refused, with what message, and the split."""
 
 from __future__ import annotations
 
