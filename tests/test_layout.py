@@ -273,7 +273,9 @@ HELP = "from stopadvisor.cli.main import main\nassert main() == 0"
     [
         pytest.param("import stopadvisor", HEAVY, id="import stopadvisor"),
         pytest.param(
-            HELP, HEAVY | {"scipy", "numpy", "joblib", "math_verify"}, id="stopadvisor --help"
+            HELP,
+            HEAVY | {"scipy", "numpy", "joblib", "math_verify", "pydantic", "matplotlib", "rich"},
+            id="stopadvisor --help",
         ),
         pytest.param(
             "import stopadvisor.policy.frozen",

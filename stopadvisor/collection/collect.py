@@ -15,7 +15,7 @@ from stopadvisor.answers.grading import Grades
 from stopadvisor.collection.grades import grade_traces
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.ground.errors import EngineError, ProbeError
-from stopadvisor.ground.progress import NullProgress, Progress
+from stopadvisor.ground.progress import Progress
 from stopadvisor.probes.asking import Engine, ProbePlan, Prompt, RawTrace
 from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.probes.trigger import probed_positions
@@ -169,7 +169,7 @@ def collect(
     If `samples` is 1, the `repeated` questions get a second trace.  Batches are halved when memory
     runs out.
     """
-    progress = progress or NullProgress()
+    progress = progress or Progress()
     questions = workload.questions[:limit]
     if note := run.repair():
         progress.remark(note)

@@ -17,7 +17,7 @@ from stopadvisor.collection.markers import MarkerFindings, count_words
 from stopadvisor.collection.pilot import NO_MARKERS, ProbeCost, expected_cost, trial_plan
 from stopadvisor.ground.constants import TRUNCATED_WARN
 from stopadvisor.ground.errors import PreflightError
-from stopadvisor.ground.progress import NullProgress, Progress
+from stopadvisor.ground.progress import Progress
 from stopadvisor.ground.results import to_document
 from stopadvisor.probes.asking import Check, Engine, ProbePlan, RawProbe, RawTrace, Status
 from stopadvisor.probes.trigger import marker_positions
@@ -136,7 +136,7 @@ def run_preflight(
     """
     questions = questions[:PREFLIGHT_QUESTIONS]
     prompts, trial = make_prompts(questions, template), trial_plan(plan)
-    progress = progress or NullProgress()
+    progress = progress or Progress()
     traces = pilot[: len(prompts)]
     if len(traces) < len(prompts) or any(
         tuple(probe.budget for probe in trace.probes) != trial.budgets for trace in traces

@@ -5,48 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-__all__ = ["NullProgress", "Progress", "report_remarks", "shown_on", "tracked"]
+__all__ = ["Progress", "report_remarks", "shown_on", "tracked"]
 
 Item = TypeVar("Item")
 
 
-class Progress(Protocol):
-    """Receives the progress of long work."""
+class Progress:
+    """Receives the progress of long work; this base class shows nothing."""
 
     def begin(self, title: str, total: int, done: int = 0) -> None:
         """Start a stage of `total` traces, `done` of which come from an earlier run."""
-        ...
 
     def advance(self, traces: int, tokens: int) -> None:
         """Add traces finished and tokens decoded since the last call."""
-        ...
 
     def count(self, title: str, items: Iterable[Item], total: int) -> Iterator[Item]:
         """Yield the items, and show how many are done if it takes long."""
-        ...
-
-    def remark(self, text: str) -> None:
-        """Show one line to the user."""
-        ...
-
-
-class NullProgress:
-    """A `Progress` that shows nothing."""
-
-    def begin(self, title: str, total: int, done: int = 0) -> None:
-        """Ignore a stage."""
-
-    def advance(self, traces: int, tokens: int) -> None:
-        """Ignore finished traces."""
-
-    def count(self, title: str, items: Iterable[Item], total: int) -> Iterator[Item]:
-        """Yield the items."""
         yield from items
 
     def remark(self, text: str) -> None:
-        """Ignore a remark."""
+        """Show one line to the user."""
 
 
 _SHOWN: ContextVar[Progress | None] = ContextVar("shown", default=None)
@@ -76,7 +56,7 @@ def tracked(title: str, items: Iterable[Item], total: int | None = None) -> Iter
     if total is None:
         assert isinstance(items, Sequence)
         total = len(items)
-    return (_SHOWN.get() or NullProgress()).count(title, items, total)
+    return (_SHOWN.get() or Progress()).count(title, items, total)
 
 
 def report_remarks(remarks: Sequence[str], progress: Progress, reported: set[str]) -> None:

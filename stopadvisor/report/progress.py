@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TextIO, TypeVar
 
 from stopadvisor.ground.printable import printable
-from stopadvisor.ground.progress import NullProgress, Progress, shown_on
+from stopadvisor.ground.progress import Progress, shown_on
 
 __all__ = ["LineProgress", "progress_on", "remark_first", "time_left"]
 
@@ -30,7 +30,7 @@ def progress_on(err: TextIO, *, quiet: bool = False) -> Iterator[Progress]:
     """Show progress while a command runs."""
     progress: Progress
     if quiet:
-        progress = NullProgress()
+        progress = Progress()
     elif err.isatty():
         progress = _BarProgress(err)
     else:
@@ -67,7 +67,7 @@ def _rate(done: int, seconds: float) -> str:
     return f"{rate:.0f}/s" if rate >= 10 else f"{rate:.1f}/s"
 
 
-class LineProgress:
+class LineProgress(Progress):
     """For logs: one plain line per stage and then one every ten seconds."""
 
     def __init__(self, err: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
@@ -121,7 +121,7 @@ def _about(seconds: float) -> str:
     return f", about {time_left(seconds)} left"
 
 
-class _BarProgress:
+class _BarProgress(Progress):
     """For people: rich's live bar, remarks above it."""
 
     def __init__(self, err: TextIO) -> None:

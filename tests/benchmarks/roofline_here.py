@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, Qwen3Config, Qwen3ForCausalLM
 
-from stopadvisor.ground.progress import NullProgress
+from stopadvisor.ground.progress import Progress
 from stopadvisor.rules.model_shape import ModelShape, model_shape
 from stopadvisor.rules.roofline import DEFAULT_GPU, Accelerator, Prices, Roofline, accelerator
 from stopadvisor.serving.server_profile import measure_server
@@ -81,7 +81,7 @@ def measured(url: str, name: str, batches: Sequence[int], rounds: int) -> dict[s
     """Seconds of each kind at a server, each the lowest of the rounds."""
     lowest: dict[str, float] = {}
     for _ in range(rounds):
-        profile = measure_server(url, name, batches, NullProgress())
+        profile = measure_server(url, name, batches, Progress())
         costs = profile.weights
         found = {
             **{f"decoded at {row.batch}": row.seconds for row in profile.decoded_by_batch},

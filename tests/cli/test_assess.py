@@ -276,7 +276,6 @@ def test_remarks_go_to_stderr_and_into_the_document(call: Call) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--price", "1/2/nan"], "weights must be finite"),
         (["--protocol", "paper", "--serving", "vllm"], "the paper's serving regimes"),
         (["--protocol", "paper", "--loss", "drop"], "counts lost answers alone: leave --loss out"),
         (["--serving", "overlap"], "overlap is called vllm: say --serving vllm"),
@@ -370,10 +369,3 @@ def test_calibrate_follows_that_advice(call: Call) -> None:
     found = call.json(RUN, *FAST, *CERTIFY, code=3, command="calibrate")
     assert (found["kind"], found["look"]) == ("full-budget", None)
     assert "all forced answers are right" in found["refusal"]["reason"]
-
-
-def test_an_alpha_that_cannot_be_missed_is_refused_by_calibrate(call: Call) -> None:
-    edit_records(RUN, few_right)
-    assert "never being right would meet it" in call.refused(
-        RUN, *FAST, *CERTIFY, command="calibrate"
-    )

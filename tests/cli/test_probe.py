@@ -21,7 +21,7 @@ from stopadvisor.collection.probe_settings import ProbeSettings
 from stopadvisor.collection.probing import probe
 from stopadvisor.engines.engine_settings import DEFAULT_MODEL, EngineSettings, open_engine
 from stopadvisor.ground.errors import WorkloadError
-from stopadvisor.ground.progress import NullProgress
+from stopadvisor.ground.progress import Progress
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.workload.questions import PARTS, assign_parts, read_workload
 from tests.cli.conftest import Bench
@@ -230,7 +230,7 @@ def test_a_limit_may_be_small_unless_all_parts_are_wanted(bench: Bench) -> None:
     settings = ProbeSettings(bench.file, budgets=(0, 16, 64), max_think=256, limit=20)
     bench.loaded.clear()
     with pytest.raises(WorkloadError, match="part needs at least"):
-        probe(settings, partial(open_engine, EngineSettings()), NullProgress(), whole=True)
+        probe(settings, partial(open_engine, EngineSettings()), Progress(), whole=True)
     assert bench.loaded == []
 
 

@@ -14,7 +14,7 @@ from stopadvisor.answers.grading import Grader
 from stopadvisor.collection.model_checks import PreflightReport, keep_checks, run_preflight
 from stopadvisor.engines.chat import Chat
 from stopadvisor.ground.errors import PreflightError
-from stopadvisor.ground.progress import NullProgress
+from stopadvisor.ground.progress import Progress
 from stopadvisor.ground.results import to_json
 from stopadvisor.probes.asking import ProbePlan, RawTrace
 from stopadvisor.workload.questions import Question, read_workload
@@ -87,7 +87,7 @@ def test_each_fault_is_caught(
 def test_a_failure_says_what_to_do(questions: tuple[Question, ...], tmp_path: Path) -> None:
     report, _ = check(ScriptedEngine(faults=frozenset({"brittle-cue"})), questions)
     with pytest.raises(PreflightError, match=r"cue: 0/16 forced .*choose another --cue") as caught:
-        keep_checks(report, tmp_path / "preflight.json", NullProgress())
+        keep_checks(report, tmp_path / "preflight.json", Progress())
     assert caught.value.exit_code == 5
     assert "\n" not in str(caught.value)
     assert json.loads((tmp_path / "preflight.json").read_bytes())["status"] == "fail"

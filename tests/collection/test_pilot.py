@@ -21,7 +21,7 @@ from stopadvisor.collection.pilot import (
 from stopadvisor.collection.probe_settings import ProbeSettings
 from stopadvisor.ground.constants import PAPER_BUDGETS
 from stopadvisor.ground.errors import ModelError, ProbeError
-from stopadvisor.ground.progress import NullProgress
+from stopadvisor.ground.progress import Progress
 from stopadvisor.probes.asking import ProbePlan, Prompt
 from stopadvisor.workload.questions import Question, Workload, read_workload
 from tests.scripted import ScriptedEngine, write_sums
@@ -116,7 +116,7 @@ def test_the_pilot_draws_traces_only_of_at_most_32_questions(tmp_path: Path) -> 
     engine = ScriptedEngine(memory=8)
     plan, settings = replace(PLAN, budgets=()), ProbeSettings(workload.path)
     settled = settle_plan(
-        engine, workload.questions, plan, settings, batch_size=16, progress=NullProgress()
+        engine, workload.questions, plan, settings, batch_size=16, progress=Progress()
     )
     assert settled.plan.budgets == auto_budgets([t.trace_tokens for t in settled.pilot])
     drawn = [key for keys, _ in engine.calls if len(keys) <= 8 for key in keys]

@@ -12,7 +12,7 @@ import pytest
 from stopadvisor.answers.grading import GRADING, Grader
 from stopadvisor.collection.grades import regrade_run
 from stopadvisor.ground.errors import OutputError, ProbeError, WorkloadError
-from stopadvisor.ground.progress import NullProgress
+from stopadvisor.ground.progress import Progress
 from stopadvisor.probes.asking import is_open_cue
 from stopadvisor.probes.table import EMPTY_ANSWER
 from stopadvisor.runs.directory import RunDirectory
@@ -343,5 +343,5 @@ def test_labels_that_gold_cannot_give_are_not_graded_again(tmp_path: Path) -> No
     run = imported(tmp_path, line())
     before = run.probes_path.read_bytes()
     with pytest.raises(ProbeError, match=r"question 'a' was imported .* no gold"):
-        regrade_run(run.path, NullProgress())
+        regrade_run(run.path, Progress())
     assert run.probes_path.read_bytes() == before

@@ -15,7 +15,7 @@ from stopadvisor.engines import OutOfMemory
 from stopadvisor.engines.openai import open_servers
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.ground.errors import EngineError, OutputError, PolicyError
-from stopadvisor.ground.progress import NullProgress
+from stopadvisor.ground.progress import Progress
 from stopadvisor.ground.results import from_document
 from stopadvisor.policy.frozen import Policy, save_policy
 from stopadvisor.policy.requests import Reply
@@ -33,7 +33,7 @@ REPLY = Reply("7 or 8", "8", 0, 4, 9, 4, 1, 0, 1, 0.1, "stopped", "")
 
 
 @dataclass
-class KeptRemarks(NullProgress):
+class KeptRemarks(Progress):
     """Keeps the remarks."""
 
     remarks: list[str] = field(default_factory=list)

@@ -8,7 +8,7 @@ import pytest
 
 from stopadvisor.engines.http.client import Client
 from stopadvisor.ground.errors import EngineError, ModelError
-from stopadvisor.ground.progress import NullProgress
+from stopadvisor.ground.progress import Progress
 from stopadvisor.rules.serving_profile import ServingProfile
 from stopadvisor.serving.server_profile import measure_server, profile_server
 from tests.engines.fake_server import fake_server
@@ -20,7 +20,7 @@ BATCHES = (1, 8)
 def profiled(server: VirtualServer) -> ServingProfile:
     """Profile a server whose time is made up."""
     client = cast(Client, server)
-    work = profile_server(client, BATCHES, NullProgress(), engine="vllm")
+    work = profile_server(client, BATCHES, Progress(), engine="vllm")
     return run_virtually(work)
 
 
@@ -46,9 +46,9 @@ def test_what_a_server_does_not_say_is_not_cheap() -> None:
 def test_a_real_chat_is_measured_with_requests_that_no_policy_covers() -> None:
     with fake_server(judges=lambda text: "7", pace=0.001, key="secret-key-of-ours") as server:
         with pytest.raises(ModelError, match="without a key"):
-            measure_server(server.url, server.model, BATCHES, NullProgress())
+            measure_server(server.url, server.model, BATCHES, Progress())
         server.key = None
-        found = measure_server(server.url, server.model, (1,), NullProgress())
+        found = measure_server(server.url, server.model, (1,), Progress())
     assert (found.model, found.engine) == ("tiny-reasoner", "openai")
     assert found.per_token_seconds.decoded > 0
     assert max(body["max_tokens"] for body in server.asked) == 64
@@ -67,7 +67,7 @@ def test_what_cannot_be_measured_is_said(
     settings: dict[str, object], kind: type[Exception], words: str
 ) -> None:
     with fake_server(**{"root": None, **settings}) as server, pytest.raises(kind, match=words):
-        measure_server(server.url, "tiny-reasoner", BATCHES, NullProgress())
+        measure_server(server.url, "tiny-reasoner", BATCHES, Progress())
 
 
 class _Uncounted(VirtualServer):
