@@ -8,10 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -20,6 +20,7 @@ from stopadvisor.collection.collect import collect
 from stopadvisor.collection.grades import check_grader, grade_traces, regrade, remarks_on_grader
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.ground.errors import EngineError, GraderError, ProbeError
+from stopadvisor.ground.progress import Progress
 from stopadvisor.probes.asking import Capabilities, ProbePlan, RawTrace
 from stopadvisor.probes.table import NO_PROBE
 from stopadvisor.runs.directory import RunDirectory, read_thinking
@@ -29,11 +30,10 @@ from tests.scripted import WAIT, ScriptedEngine, write_sums
 
 PLAN = ProbePlan(budgets=(0, 16, 32, 64), cue="\n\nFinal answer:", max_think=256)
 MARKED = replace(PLAN, schedule="marker", markers=((WAIT,),), max_markers=3).with_stride(20)
-Item = TypeVar("Item")
 ROOT = Path(__file__).parent.parent.parent
 
 
-class Remarks:
+class Remarks(Progress):
     """A `Progress` that records everything."""
 
     def __init__(self) -> None:
@@ -47,9 +47,6 @@ class Remarks:
     def advance(self, traces: int, tokens: int) -> None:
         self.traces += traces
         self.tokens += tokens
-
-    def count(self, title: str, items: Iterable[Item], total: int) -> Iterator[Item]:
-        yield from items
 
     def remark(self, text: str) -> None:
         self.lines.append(text)
