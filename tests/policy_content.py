@@ -28,29 +28,29 @@ __all__ = [
 
 
 def trigger_content(trigger: Trigger, *, family: str | None = None) -> dict[str, Any]:
-    """Fields `trigger` and `budgets` of a policy that probes so."""
+    """Fields `trigger` and `budgets` of a policy with this trigger."""
     terms, budgets = trigger_terms(trigger, family=family)
     return {"trigger": plain(terms), "budgets": list(budgets)}
 
 
 def terms_of(content: Mapping[str, Any]) -> PolicyTerms:
-    """A content as one typed tree, its fields not held to each other."""
+    """A content as one typed tree, without checks between its fields."""
     made = {"schema": 3, "digest": "0" * 64, "golden": [], "trees": None, "served": None}
     return parse(PolicyTerms, made | dict(plain(content)))
 
 
 def policy_from(content: Mapping[str, Any]) -> Policy:
-    """The policy that is built of a content."""
+    """Build a policy from its content."""
     return build_policy(terms_of(content))
 
 
 def built(content: Mapping[str, Any]) -> dict[str, Any]:
-    """What stands in the file of that policy."""
+    """Content of the policy's file."""
     return policy_from(content).content
 
 
 def checked(content: Mapping[str, Any]) -> Policy:
-    """A policy of a content that was built, or pretends to be."""
+    """A policy from content that was built, or pretends to be."""
     return Policy(parse(PolicyTerms, content))
 
 
@@ -75,7 +75,7 @@ IDENTITY: dict[str, Any] = {
     "stop_ids": [1, 2],
     "chat_template_kwargs": {"enable_thinking": True},
 }
-"""What the engine says of itself; the example content is bound to it."""
+"""Identity of the engine that the example content is bound to."""
 
 _EXAMPLE: dict[str, Any] = {
     "kind": "stop",
@@ -180,7 +180,7 @@ def example_content(**changes: Any) -> dict[str, Any]:
 
 
 def example_terms(**changes: Any) -> PolicyTerms:
-    """The example as one typed tree, its fields not held to each other."""
+    """The example as one typed tree, without checks between its fields."""
     return terms_of(example_content(**changes))
 
 
@@ -223,7 +223,7 @@ TRIGGERS: dict[str, Trigger] = {
     "marker": MarkerTrigger(((61, 62), (63,)), 12, 6),
     "marker-stop": MarkerTrigger(((61, 62), (63,)), 12, 6, 9, 130),
 }
-"""One trigger of every kind that schema 1 did not have."""
+"""One trigger of every kind but a plain grid."""
 
 
 def anywhere_content(name: str, family: str = "learned", **changes: Any) -> dict[str, Any]:
@@ -260,7 +260,7 @@ def ladder_content(family: str = "cap", **changes: Any) -> dict[str, Any]:
 
 
 def open_cue_content(**changes: Any) -> dict[str, Any]:
-    """The example with its cue in the open thinking, and a rule that reads what follows answers."""
+    """The example with an open cue, and a rule that reads whether thinking closed by itself."""
     content = example_content()
     content["probe"]["open_cue"] = True
     more = {"features": OPEN_FEATURES[0], "mean": 0.3, "scale": 0.5, "coef": 1.0}
@@ -270,7 +270,7 @@ def open_cue_content(**changes: Any) -> dict[str, Any]:
 
 
 def file_bytes(content: Mapping[str, Any], format: Format = "json") -> bytes:
-    """A policy's file with a right digest, whatever it holds: the writer would refuse most."""
+    """A policy's file with a right digest, whatever its content; the writer would refuse most."""
     none = "0" * 64
     rest = {key: value for key, value in content.items() if key not in ("schema", "digest")}
     text = json.dumps({"schema": content.get("schema", 3), "digest": none, **rest})
@@ -279,7 +279,7 @@ def file_bytes(content: Mapping[str, Any], format: Format = "json") -> bytes:
 
 
 def full_budget_content() -> dict[str, Any]:
-    """What `calibrate` writes when it certified nothing."""
+    """The policy that `calibrate` writes if it certified nothing."""
     nothing = ("family", "intercept", "threshold", "decision_threshold", "trigger")
     evidence = ("certificate", "expected", "calibration_features")
     changes: dict[str, Any] = dict.fromkeys((*nothing, *evidence))

@@ -100,10 +100,10 @@ def put(policy: Policy, file: Path, calibration: Mapping[str, Any], *, format: F
     The old calibration is removed first and the new one written last, so that an interruption never
     leaves a calibration next to the wrong policy.
     """
-    beside = calibration_of(file)
-    remove_file(beside)
+    calibration_file = calibration_of(file)
+    remove_file(calibration_file)
     save_policy(policy, file, format=format)
-    write_json_atomically(beside, calibration)
+    write_json_atomically(calibration_file, calibration)
 
 
 @dataclass(frozen=True)
@@ -146,21 +146,21 @@ def check_promotion(original: Path) -> tuple[Policy, bytes]:
             f"{original}: is the policy in use already; name one of "
             f"{', '.join(other_policies(original.parent)) or 'the others (there is none)'}"
         )
-    beside = calibration_of(original)
+    file = calibration_of(original)
     try:
-        calibration = beside.read_bytes()
+        calibration = file.read_bytes()
         digest = _named_in(calibration)
     except (OSError, ValueError) as error:
         why = "missing" if isinstance(error, FileNotFoundError) else f"not readable ({error})"
         raise PolicyError(
-            f"{original}: its calibration {beside.name} is {why}: without it "
+            f"{original}: its calibration {file.name} is {why}: without it "
             "reports and later looks would not know what is in use; copy the policy where it is "
             "to be served instead"
         ) from error
     if digest != policy.digest:
         named = "no policy" if digest is None else f"policy {short_repr(digest[:_DIGITS])}"
         raise PolicyError(
-            f"{original}: {beside.name} names {named}, not this one ({policy.digest[:_DIGITS]}): "
+            f"{original}: {file.name} names {named}, not this one ({policy.digest[:_DIGITS]}): "
             "it is the calibration of another; calibrate again"
         )
     return policy, calibration
@@ -214,11 +214,10 @@ def promote(original: Path) -> Promotion:
 
 def _copy_signature(original: Path, copy: Path) -> None:
     """Give the copy the original's signature, or none if it has none."""
-    signature, beside = signature_path(original), signature_path(copy)
     if is_signed(original):
-        replace_file(beside, signature.read_bytes())
+        replace_file(signature_path(copy), signature_path(original).read_bytes())
     else:
-        remove_file(beside)
+        remove_file(signature_path(copy))
 
 
 def other_policies(folder: Path) -> list[str]:

@@ -1,7 +1,7 @@
-"""Honest policies of every kind, and what no policy may claim.
+"""Honest policies of every kind, and a judge of what no policy may claim.
 
-`impossible` judges a loaded content on its own, with scipy and without a line of the loader's:
-`tests/policy/test_mutants.py` holds that the loader refuses what it finds.
+`impossible` judges a loaded content with scipy, and without any code of the loader:
+`tests/policy/test_mutants.py` checks that the loader refuses whatever it finds.
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ def _impossible_ladder(content: Mapping[str, Any]) -> Iterator[str]:
 
 
 def impossible(content: Mapping[str, Any]) -> list[str]:
-    """What a policy says that cannot be, whatever happened when it was made."""
+    """Statements of a policy that cannot be true."""
     if content["kind"] == "full-budget":
         return [f"{k} of no rule" for k in ("certificate", "expected", "trigger") if content[k]]
     found = (_impossible_promise, _impossible_limits, _impossible_figures, _impossible_ladder)

@@ -1,6 +1,6 @@
-"""Policy files as large and as costly to load as the limits let them be.
+"""Policy files as large and as expensive to load as the limits allow.
 
-Those that can be are valid up to their digest, so that every check sees them.
+Where possible they have a right digest, so that every check sees them.
 """
 
 from __future__ import annotations

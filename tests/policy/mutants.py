@@ -1,8 +1,8 @@
-"""Damaged and forged policies, drawn at random, and how they load.
+"""Randomly damaged and forged policies, and how they load.
 
-Shipped policies are damaged as bytes, and their digest with them; others get a wrong value or a few
-and a right digest, so that the checks after the digest see them too.  `test_mutants.py` loads
-thousands, `python -m tests.long --part loader` more.
+Some shipped policies are damaged as bytes, which breaks their digest; others get one or a few wrong
+values and a right digest, so that later checks see them too.  `test_mutants.py` loads thousands,
+`python -m tests.long --part loader` more.
 """
 
 from __future__ import annotations

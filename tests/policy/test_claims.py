@@ -1,4 +1,4 @@
-"""Certificates repeated from their counts, and worded from their fields."""
+"""Certificates: tests repeated on their counts, and the claim in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which questions a file names, and what it says to expect, held to what its certificate counts."""
+"""The questions and expected figures of a policy, checked against its certificate."""
 
 from __future__ import annotations
 

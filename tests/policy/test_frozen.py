@@ -1,4 +1,4 @@
-"""Policies as a whole: what they hold, that they survive a file, what they are bound to."""
+"""Whole policies: their content, and that they are the same after saving and loading."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ workload_sha256 profile trees order split calibration_features served golden
 # --- Content --------------------------------------------------------------------------------------
 
 
-def test_what_decides_stands_first_and_what_it_rests_on_last() -> None:
+def test_fields_are_in_order_the_rule_first_and_its_evidence_last() -> None:
     every = [field.name for field in fields(PolicyTerms)]
     assert list(built(example_content())) == KEYS
     assert list(built(ladder_content())) == every
@@ -109,7 +109,7 @@ def test_anyone_can_read_the_file(tmp_path: Path) -> None:
 def test_building_is_deterministic_and_repeatable() -> None:
     content = built(example_content())
     assert built(example_content()) == content
-    assert built(content) == content  # schema, golden and digest are made anew
+    assert built(content) == content  # schema, golden and digest are rebuilt
 
 
 def test_the_digest_is_that_of_the_text_without_it() -> None:
@@ -120,7 +120,7 @@ def test_the_digest_is_that_of_the_text_without_it() -> None:
 
 
 def test_a_text_may_be_written_in_any_way(tmp_path: Path) -> None:
-    """Where the digest is made of it: white space and further escapes are no matter of a reader."""
+    """White space and escapes do not matter to a reader, as long as the digest is of that text."""
     content = built(example_content())
     path = tmp_path / "policy.json"
     path.write_bytes(file_bytes(content))  # on one line
@@ -169,7 +169,7 @@ def test_in_memory_only_plain_types_are_a_policy(field: str, value: Any, message
     assert str(refused.value).startswith(message)
 
 
-def test_arguments_may_be_so_deep_and_no_deeper() -> None:
+def test_arguments_are_nested_eight_levels_deep_at_most() -> None:
     def nested(depth: int) -> Any:
         value: Any = 1
         for k in range(depth):
@@ -269,7 +269,7 @@ def test_only_built_policies_are_saved(tmp_path: Path) -> None:
 def test_the_folder_is_on_disk_too_when_a_policy_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or a power failure could bring the old one back after all."""
+    """Otherwise a power failure could bring the old one back."""
     synced, fsync = [], os.fsync
 
     def noted(handle: int) -> None:

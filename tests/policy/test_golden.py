@@ -1,4 +1,4 @@
-"""Golden decisions: what a policy shows of its rule, and that nothing else replays."""
+"""Golden decisions: the examples in a policy, and that no other decisions replay."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def named(name: str) -> dict[str, Any]:
 
 
 def signed(content: dict[str, Any]) -> Policy:
-    """A policy that anyone could make who knows how the digest is made."""
+    """A policy with a right digest, which anybody can compute."""
     return Policy.of(file_bytes(content))
 
 
@@ -75,7 +75,7 @@ def down(score: float) -> float:
 def test_a_score_that_is_another_one_does_not_load(
     name: str, changed: Callable[[float], float], known: tuple[str, ...]
 ) -> None:
-    """Even where the digest is right and the decision the same."""
+    """Even if the digest is right and the decision is the same."""
     for entry, step in places(named(name)):
         content = copy.deepcopy(named(name))
         decision = content["golden"][entry]["decisions"][step]
@@ -93,7 +93,7 @@ def test_a_score_that_is_another_one_does_not_load(
 
 
 def test_a_decision_that_is_another_one_does_not_load() -> None:
-    """Of a last step, behind which no decision would be missing."""
+    """In the last step, after which no decision would be missing."""
     for stops in (True, False):
         content = copy.deepcopy(named("learned"))
         last = next(
@@ -106,7 +106,7 @@ def test_a_decision_that_is_another_one_does_not_load() -> None:
 
 @pytest.mark.parametrize("family", ["confidence", "run-stability"])
 def test_an_answer_that_normalises_to_something_else_does_not_load(family: str) -> None:
-    """Also of a rule that looks at no answer: the package that wrote it had other rules."""
+    """Even for a rule that reads no answers: the package that wrote it had other normal forms."""
     content = copy.deepcopy(named(family))
     step = content["golden"][0]["steps"][0]
     assert (step["answer"], step["normalized"]) == (" 7", "7")
@@ -184,7 +184,7 @@ def test_golden_decisions_stand_where_the_trigger_probes(name: str, family: str)
 def test_the_same_rule_shows_the_same_decisions_in_every_version(
     family: str, expected: str
 ) -> None:
-    """Plain arithmetic on numbers from `random()`; another policy would have another digest."""
+    """Plain arithmetic on numbers from `random()`; otherwise digests would differ by version."""
     if family in CONTENTS:
         content = named(family)
     elif family in TRIGGERS:
@@ -219,8 +219,8 @@ def test_made_up_markers_come_unevenly_and_always_the_same() -> None:
         assert positions == expected
 
 
-def test_the_edge_behind_one_marker_is_shown_on_both_sides() -> None:
-    """The second probe comes a gap of 8 behind the first at the least, and stops after 12."""
+def test_the_threshold_after_one_marker_is_shown_on_both_sides() -> None:
+    """The second probe comes at least 8 tokens after the first, and stops after 12."""
     trigger = trigger_content(MarkerTrigger(((1,),), 8, 5))
     golden = built(family_content("agreement", 12.0) | trigger)["golden"]
     second = [entry for entry in golden if len(entry["steps"]) == 2]

@@ -1,4 +1,4 @@
-"""Files that a loader must not trust: each refused with one line, nothing run, little memory."""
+"""Hostile policy files: each is refused in one line, runs nothing and takes little memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TEXT, _ = sealed(BUILT)
 VALID, VALID_JSON = encode_policy(TEXT, "joblib"), encode_policy(TEXT, "json")
 
 executed: list[str] = []
-"""Anything a hostile file manages to run leaves its name here."""
+"""Names of functions that a hostile file managed to run."""
 
 
 def _sentinel(name: str) -> str:
@@ -54,7 +54,7 @@ class _Reduce:
 
 
 def refusal(path: Path, most_memory: float = 2 * MEGABYTE) -> str:
-    """Load a file that must be refused, and hand back what was said."""
+    """Load a file that must be refused, and return the message."""
     executed.clear()
     tracemalloc.start()
     try:

@@ -61,7 +61,9 @@ def test_the_limits_are_those_that_the_pages_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["MAX_CONTAINERS", "MAX_ELEMENTS"])
-def test_a_file_may_hold_so_much_and_no_more(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_may_have_this_many_values_at_most(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = file_bytes(BUILT)
     counts = {
         "MAX_CONTAINERS": data.count(b"[") + data.count(b"{"),
@@ -74,7 +76,7 @@ def test_a_file_may_hold_so_much_and_no_more(name: str, monkeypatch: pytest.Monk
         decode(data)
 
 
-def test_a_replay_may_cost_so_much_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_golden_answers_have_this_many_characters_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     content = built(example_content())
     cost = sum(len(step["answer"]) for entry in content["golden"] for step in entry["steps"])
     monkeypatch.setattr(consistency, "MAX_GOLDEN_TEXT", cost)

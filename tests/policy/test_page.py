@@ -1,4 +1,4 @@
-"""The page about the policy file: its code, run as it stands there, decides as the package does."""
+"""The page about the policy file: the code on it decides as the package does."""
 
 from __future__ import annotations
 

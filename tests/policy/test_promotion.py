@@ -1,4 +1,4 @@
-"""Putting a policy in use: killed at any write, it leaves no calibration of another policy."""
+"""Putting a policy in use: a kill at any write never leaves another policy's calibration."""
 
 from __future__ import annotations
 

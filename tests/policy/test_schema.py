@@ -1,4 +1,4 @@
-"""Every field of a policy held to its type and range, and the fields to each other."""
+"""Types and ranges of a policy's fields, and checks between them."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_wrong_fields_are_named(tmp_path: Path, field: str, value: Any, expected
     assert field in message
     assert expected in message
     assert "\n" not in message
-    # A loader says the same of a file whose digest is right.
+    # Loading a file with a right digest gives the same message.
     finite = not any(isinstance(v, float) and not math.isfinite(v) for v in np.atleast_1d(value))
     if finite:
         path = tmp_path / "policy.joblib"

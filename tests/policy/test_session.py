@@ -1,4 +1,4 @@
-"""The early-exit session: what it asks, shows and says, on scripted traces and recorded ones."""
+"""The events of early-exit sessions, on scripted and on recorded traces."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.replay import RecordedRule, stand_in_ids
 POLICIES = Path(__file__).parents[2] / "policies"
 CLOSER = (8, 9)
 VISIBLE = (1, 1, 2, 3)
-"""What follows the closer; markers in it are no positions."""
+"""Tokens after the closer; markers among them are no positions."""
 
 
 @dataclass
@@ -74,7 +74,7 @@ TRACES = st.lists(st.integers(0, 4), max_size=50)
 
 
 def told(session: Session, drawn: Sequence[int], upto: int, thinking: int, *, cut: bool) -> None:
-    """Tell a session all that was drawn up to here."""
+    """Report to a session all tokens drawn so far."""
     piece = drawn[session.drawn : upto]
     session.receive(piece if session.needs_ids else len(piece))
     whole = len(drawn) if cut else thinking + len(CLOSER)
@@ -98,12 +98,12 @@ def test_pieces_change_neither_positions_nor_the_end(
     cut: bool,
     on_stop: OnStop,
 ) -> None:
-    """Whatever is drawn at once: the trigger's own positions, and thinking shown up to the stop."""
+    """The trigger's positions are probed, and thinking is shown up to the stop."""
     drawn = [*thinking, *(CLOSER[:1] if cut else (*CLOSER, *VISIBLE))]
     rule = Scripted(trigger, stops_at)
     session = Session(rule, closer_tokens=len(CLOSER), on_stop=on_stop, streams=True)
     positions = walked(trigger, thinking, [])
-    last = len(positions) - 1  # stops everybody, where it is the trigger's last
+    last = len(positions) - 1  # every trace stops there if it is the trigger's `stop_at`
     at_last = bool(positions) and positions[-1] == trigger.stop_at
     stop = last if at_last and (stops_at is None or stops_at > last) else stops_at
     sizes, upto, shown = iter(pieces), 0, 0
@@ -115,7 +115,7 @@ def test_pieces_change_neither_positions_nor_the_end(
         elif isinstance(event, AskProbe):
             assert session.next_event() == event, "the same again until it is answered"
             assert event.index == session.probes
-            assert shown == event.position, "nothing behind a checkpoint before it is judged"
+            assert shown == event.position, "nothing after a checkpoint before it is judged"
             session.judge(answer="7")
         elif isinstance(event, Think):
             assert event.until is None or event.until > upto
@@ -137,10 +137,8 @@ def test_pieces_change_neither_positions_nor_the_end(
 
 
 @given(trigger=TRIGGERS, thinking=TRACES)
-def test_what_is_asked_for_is_never_less_than_what_is_needed(
-    trigger: Trigger, thinking: list[int]
-) -> None:
-    """Token by token: before the tokens asked for have come, the session knows nothing new."""
+def test_no_event_comes_before_the_tokens_asked_for(trigger: Trigger, thinking: list[int]) -> None:
+    """Token by token, the session has no new event before the tokens it asked for."""
     drawn = [*thinking, *CLOSER, *VISIBLE]
     session = Session(Scripted(trigger), closer_tokens=len(CLOSER))
     for upto in range(1, len(drawn) + 1):
@@ -161,7 +159,7 @@ def test_what_is_asked_for_is_never_less_than_what_is_needed(
         assert session.next_event() == Ended(len(thinking), False)
 
 
-def test_a_position_is_probed_once_the_closer_could_be_complete_behind_it() -> None:
+def test_a_position_is_probed_once_the_closer_could_be_complete_after_it() -> None:
     session = Session(Scripted(ListedTrigger((4,))), closer_tokens=2)
     assert session.next_event() == Think(6)
     session.receive(5)

@@ -1,4 +1,4 @@
-"""Signatures beside policy files: made, required, refused, and those of openssl."""
+"""Signatures of policy files: made, required and refused, also those of openssl."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a policy refuses to serve with, and what it only remarks on."""
+"""Models and engines that a policy refuses to serve with, or only remarks on."""
 
 from __future__ import annotations
 

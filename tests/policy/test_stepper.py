@@ -199,7 +199,7 @@ def test_a_stride_is_followed_to_its_end() -> None:
         at(stepper, 40)
 
 
-def test_whoever_reaches_the_last_position_is_stopped_whatever_the_score() -> None:
+def test_every_trace_is_stopped_at_the_last_position_whatever_its_score() -> None:
     content = family_content("agreement", 1e9)
     for trigger in (stride(16, 99, None, 24), MarkerTrigger(((1,),), 8, 1, stop_at=24)):
         stepper = policy_from(content | trigger_content(trigger)).start()
@@ -304,7 +304,7 @@ def test_impossible_inputs_are_refused_and_not_noted(name: str, value: Any, expe
 
 @pytest.mark.parametrize("family", ["learned", "entropy", "confidence"])
 def test_what_is_decided_with_a_slack_is_decided_without(family: str) -> None:
-    """At both ends of it, and in between; where that is not so, nothing is decided."""
+    """At both ends of the slack and in between; otherwise nothing is decided."""
     policy = policy_from(family_content(family))
     rng, slack, decided = np.random.default_rng(7), 0.2, 0
 

@@ -401,7 +401,7 @@ def test_what_follows_an_answer_is_kept_where_the_cue_is_open() -> None:
         [[True, False], [False, True]],
         [[False, True, True]],
     ]
-    assert "closed_by_itself" not in record().to_json()  # as in runs of before
+    assert "closed_by_itself" not in record().to_json()  # as in older runs
     assert graded_table([record(), again]).closed_by_itself is None
 
 

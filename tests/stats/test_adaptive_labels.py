@@ -17,7 +17,7 @@ RUNS = 1500
 
 @dataclass(frozen=True)
 class Labelled:
-    """Calibration questions with what nobody knows of them yet."""
+    """Calibration questions with all their labels, unknown to the walk."""
 
     test: LabelTest
     """With all labels."""
@@ -119,7 +119,7 @@ def test_a_question_is_asked_for_where_it_differs_in_the_order_that_was_fixed() 
     assert (end.indices, end.asked.tolist(), end.wanted) == ((2,), [1, 3, 2], None)
 
 
-def test_who_cannot_be_labelled_counts_as_lost() -> None:
+def test_a_question_that_cannot_be_labelled_counts_as_lost() -> None:
     test = small()
     lost = np.where(np.array([True, False, False, True])[:, None], test.differs, False)
     known = np.array([True, True, False, True])

@@ -1,4 +1,4 @@
-"""Whether the traffic changed: rarely said falsely, soon said truly."""
+"""Detecting a change of traffic: false alarms are rare, true ones come soon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ever-valid tests of audits: what they promise, held by simulation, and their arithmetic."""
+"""Anytime-valid tests on audits: their guarantees by simulation, and their arithmetic."""
 
 from __future__ import annotations
 
