@@ -7,7 +7,7 @@ import hashlib
 import hmac
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 from stopadvisor.answers.normal_form import extract_natural, normalize
@@ -209,14 +209,21 @@ class Auditors:
     """See `Auditor`."""
     _by_digest: dict[str, Auditor] = field(default_factory=dict)
 
+    def open(self, policies: Iterable[Policy]) -> None:
+        """Open the logs of policies; one that is loaded again continues with its auditor."""
+        for policy in policies:
+            if self.settings and policy.kind == "stop" and policy.digest not in self._by_digest:
+                auditor = Auditor(policy, self.settings, self.metrics, self.leave)
+                self._by_digest[policy.digest] = auditor
+
     def of(self, policy: Policy) -> Auditor | None:
-        """Return a policy's auditor: the same one if the policy is loaded again."""
-        if self.settings is None or policy.kind != "stop":
-            return None
-        if policy.digest not in self._by_digest:
-            auditor = Auditor(policy, self.settings, self.metrics, self.leave)
-            self._by_digest[policy.digest] = auditor
-        return self._by_digest[policy.digest]
+        """Return a policy's auditor, if it has one."""
+        return self._by_digest.get(policy.digest)
+
+    def is_shadowed(self, policy: Policy) -> bool:
+        """Whether an alarm has switched a policy to shadow mode."""
+        auditor = self.of(policy)
+        return auditor is not None and auditor.is_shadowed()
 
     def shed(self) -> None:
         """Cancel all running audits, to make room for requests."""

@@ -90,7 +90,7 @@ class Gateway:
             log=self.log,
         )
         self.auditors = Auditors(settings.audit, self.metrics, self._end)
-        self.policies.audit(self.auditors)
+        self.auditors.open(served.policy for served in self.policies.all)
         self._forwarder = Forwarder(self.pool, settings.timeouts, upstream_key(settings))
         self._intake = Intake(settings.timeouts)
         self._admission = Admission(settings.concurrency, self.metrics, self.auditors.shed)
@@ -110,7 +110,7 @@ class Gateway:
         async with self._swapping:
             try:
                 new = await asyncio.to_thread(PolicySet.load, self.settings)
-                new.audit(self.auditors)
+                self.auditors.open(served.policy for served in new.all)
                 checked = [upstream for upstream in self.pool.all if upstream.is_up]
                 if not checked:
                     raise EngineError("no upstream is in use that policies could be checked with")
@@ -232,8 +232,8 @@ class Gateway:
         if not isinstance(covered, CoveredRequest):
             record.reason = covered
             return None
-        alarmed = served.auditor is not None and served.auditor.is_shadowed()
-        record.route = "shadow" if self.settings.shadow or alarmed else "policy"
+        shadowed = self.settings.shadow or self.auditors.is_shadowed(served.policy)
+        record.route = "shadow" if shadowed else "policy"
         record.reason = "covered"
         return served, covered
 
@@ -342,8 +342,9 @@ class Gateway:
         self, served: ServedPolicy, record: RequestRecord, reply: AuditedReply, finish: FinishTrace
     ) -> None:
         """Tell the auditor about a request that was answered under its policy."""
-        if served.auditor is not None and record.route == "policy":
-            served.auditor.served(reply, None if self._admission.is_crowded else finish)
+        auditor = self.auditors.of(served.policy)
+        if auditor is not None and record.route == "policy":
+            auditor.served(reply, None if self._admission.is_crowded else finish)
 
 
 async def _refuse(sender: Sender, no: Refusal) -> None:

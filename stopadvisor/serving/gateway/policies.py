@@ -19,7 +19,6 @@ from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import policy_plan
 from stopadvisor.policy.rung_policies import check_rungs
 from stopadvisor.runs.ladder import Ladder
-from stopadvisor.serving.audits import Auditor, Auditors
 from stopadvisor.serving.eligibility import Coverage
 from stopadvisor.serving.gateway.pool import Upstream
 from stopadvisor.serving.serve_settings import GatewaySettings, check_tasks, load_policies
@@ -83,7 +82,6 @@ class ServedPolicy:
     name: str = ""
     """The name under which the upstreams list the model; empty until one has been opened."""
     coverage: Coverage | None = None
-    auditor: Auditor | None = None
     at: dict[int, Bound[PolicyService]] = field(default_factory=dict)
     """By upstream number; empty for a policy that climbs a ladder."""
 
@@ -131,11 +129,6 @@ class PolicySet:
         for name, named in by_model.items():
             check_tasks(named, name)
         return cls(tuple(policies), settings)
-
-    def audit(self, auditors: Auditors) -> None:
-        """Assign an auditor to each policy that makes a promise."""
-        for served in self.all:
-            served.auditor = auditors.of(served.policy)
 
     def of(self, model: Any) -> list[ServedPolicy]:
         """Return the policies for the model that a request names."""

@@ -16,7 +16,6 @@ from stopadvisor.ground.errors import ModelError, PolicyError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import policy_plan
 from stopadvisor.probes.asking import ProbePlan, is_open_cue
-from stopadvisor.serving.audits import Auditor
 from stopadvisor.serving.eligibility import Coverage
 from stopadvisor.serving.serve_settings import check_tasks
 from stopadvisor.serving.vllm.adapter import EngineFacts, VllmEngine
@@ -36,7 +35,6 @@ class BoundPolicy:
     """Most prompt tokens that leave room for thinking and an answer."""
     remarks: tuple[str, ...]
     """Differences that do not keep it from serving."""
-    auditor: Auditor | None = None
 
 
 def bind_policies(

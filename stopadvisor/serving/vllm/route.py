@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -88,9 +88,8 @@ class PolicyRoute:
         for bound in fitting:
             if bound.policy.kind == "stop":
                 await try_engine(bound.model, self.facts.context, self.facts.max_logprobs)
-        self.policies = tuple(
-            replace(bound, auditor=self.auditors.of(bound.policy)) for bound in fitting
-        )
+        self.auditors.open(bound.policy for bound in fitting)
+        self.policies = fitting
         how = "in its shadow" if self.settings.shadow else "under it"
         for bound in fitting:
             for remark in bound.remarks:
@@ -149,10 +148,9 @@ class PolicyRoute:
         if len(prompt_ids) > bound.longest_prompt:
             record.reason = "room"
             return None
-        alarmed = bound.auditor is not None and bound.auditor.is_shadowed()
         limit = None
         record.route = "policy"
-        if self.settings.shadow or alarmed:
+        if self.settings.shadow or self.auditors.is_shadowed(bound.policy):
             # vLLM's limits hold instead of the policy's caps: nothing changes for the client.
             record.route, limit = "shadow", self.facts.limit(len(prompt_ids), covered.max_tokens)
         record.id, record.reason = reply.id, "covered"
@@ -222,7 +220,7 @@ class _PolicyResponse(Response):
         responder = Responder(
             self.covered, model, self.reply, send, route.metrics, shows_cached=route.shows_cached
         )
-        policy, auditor = self.bound.policy, self.bound.auditor
+        policy, auditor = self.bound.policy, route.auditors.of(self.bound.policy)
         task, shadow = self.covered.request.task, record.route == "shadow"
         live = model.live(self.trace, policy, task=task, shadow=shadow, observer=responder)
         try:

@@ -266,6 +266,6 @@ def route_at(
     metrics, settings = Metrics(CollectorRegistry()), ServeSettings(path, shadow, audit=audit)
     facts, auditors = replace(FACTS, **changes), Auditors(audit, metrics, lambda code: None)
     bound = bound_at(engine, policy, **changes)
-    bound = replace(bound, auditor=auditors.of(bound.policy))
+    auditors.open([bound.policy])
     parts = (settings, facts, loaded(), engine, metrics, auditors)
     return PolicyRoute(*parts, shows_cached, (bound,))
