@@ -150,7 +150,7 @@ def triggered(schedule: MarkerSchedule, ids: list[int]) -> list[int]:
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.data())
 def test_markers_are_probed_where_the_trigger_probes(data: st.DataObject) -> None:
     schedule = MarkerSchedule(
@@ -240,7 +240,7 @@ def schedules(draw: st.DrawFn) -> Schedule:
     )
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(schedules())
 def test_a_policy_says_where_its_rule_probes(schedule: Schedule) -> None:
     content = trigger_content(trigger_for(schedule))
