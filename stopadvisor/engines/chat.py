@@ -66,10 +66,10 @@ def find_markers(
 
     template = tokenizer.chat_template
     written = template if isinstance(template, str) else ""
-    found = [pair for pair in KNOWN_MARKERS if all(map(is_token, pair))]
-    found += [pair for pair in KNOWN_MARKERS if all(text in written for text in pair)]
-    if found:
-        opener, closer = found[0]
+    pairs = [pair for pair in KNOWN_MARKERS if all(map(is_token, pair))]
+    pairs += [pair for pair in KNOWN_MARKERS if all(text in written for text in pair)]
+    if pairs:
+        opener, closer = pairs[0]
         return _marker(tokenizer, opener), _marker(tokenizer, closer)
     raise ModelError(
         f"{_name(tokenizer)} has no thinking markers that are known here; "

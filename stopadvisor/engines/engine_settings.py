@@ -61,6 +61,12 @@ class EngineSettings:
 def start_engine(options: EngineSettings) -> HfEngine | OpenAiEngine:
     """Load the model into this process, or connect to its server."""
     assert options.model is not None
+    opens, closes = options.think_tags or (None, None)
+    chat: dict[str, Any] = {
+        "think_open": opens,
+        "think_close": closes,
+        "chat_template_kwargs": options.chat_template_kwargs,
+    }
     if options.at_server:
         from stopadvisor.engines import openai
 
@@ -74,19 +80,11 @@ def start_engine(options: EngineSettings) -> HfEngine | OpenAiEngine:
             retry_timeout=options.patience,
             on_wait=options.remark,
             **at_once,
-            **_chat_options(options),
+            **chat,
         )
     from stopadvisor.engines import hf
 
-    return hf.load_engine(
-        options.model, device=options.device, dtype=options.dtype, **_chat_options(options)
-    )
-
-
-def _chat_options(options: EngineSettings) -> dict[str, Any]:
-    opens, closes = options.think_tags or (None, None)
-    kwargs = options.chat_template_kwargs
-    return {"think_open": opens, "think_close": closes, "chat_template_kwargs": kwargs}
+    return hf.load_engine(options.model, device=options.device, dtype=options.dtype, **chat)
 
 
 @contextmanager
@@ -121,9 +119,9 @@ def how_to_open(options: EngineSettings, ladder: Ladder) -> Iterator[dict[str, A
                 policy, arguments = policy_of(rung), rung.chat_template_kwargs or {}
                 if policy is not None:
                     arguments = policy.terms.chat_template_kwargs
-                own = replace(
+                settings = replace(
                     options, model=rung.model, engine="hf", chat_template_kwargs=arguments
                 )
-                models[rung.name] = opened.enter_context(open_engine(own)), policy
+                models[rung.name] = opened.enter_context(open_engine(settings)), policy
             how["local"] = LocalModels(models, options.concurrency).ask
         yield how

@@ -157,12 +157,12 @@ def _generation_settings(model: str) -> Any:
 def stop_ids(generation: Any, tokenizer: Any) -> tuple[int, ...]:
     """Return the token ids that end a generation, the model's and the tokenizer's."""
     ids = getattr(generation, "eos_token_id", None)
-    found = {int(i) for i in (ids if isinstance(ids, list) else [ids]) if i is not None}
+    ends = {int(i) for i in (ids if isinstance(ids, list) else [ids]) if i is not None}
     if tokenizer.eos_token_id is not None:
-        found.add(int(tokenizer.eos_token_id))
-    if not found:
+        ends.add(int(tokenizer.eos_token_id))
+    if not ends:
         raise ModelError("neither the model nor its tokenizer names a token that ends an answer")
-    return tuple(sorted(found))
+    return tuple(sorted(ends))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The policy inside a real vLLM, asked by the official client and held against the local engine."""
+"""A policy inside a real vLLM gives the official client the replies of the local engine."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 
 @dataclass(frozen=True)
 class Served:
-    """A policy in a server, and what the local engine answers under it."""
+    """A server with a policy, and the local engine's replies under it."""
 
     server: VllmServer
     policy: Policy
@@ -55,7 +55,7 @@ class Served:
     _known: dict[str, Reply] = field(default_factory=dict)
 
     def differing(self, count: int, *, stream: bool, at_once: int) -> list[int]:
-        """Ask so many questions, and return the numbers of replies that are not the local ones."""
+        """Ask `count` questions; return the numbers of replies that differ from the local ones."""
         requests, replayed = self.replay(count)
         seen = ask_all(self.server.port, requests, stream=stream, at_once=at_once)
         return differing(self.policy, seen, replayed)
@@ -63,7 +63,7 @@ class Served:
     def differing_while_busy(
         self, count: int, *, stream: bool, at_once: int, processors: int = 0
     ) -> list[int]:
-        """Do so on a busy machine; usage must name every token that the engine decodes."""
+        """Do the same on a busy machine; check that usage counts every decoded token."""
         requests, replayed = self.replay(count)
         before = metrics(self.server)["vllm:generation_tokens_total"]
         with busy(self.server, processors=processors):
@@ -73,7 +73,7 @@ class Served:
         return differing(self.policy, seen, replayed)
 
     def replay(self, count: int) -> tuple[list[Request], list[Reply]]:
-        """Return so many requests, and what the local engine answers."""
+        """Return `count` requests and the local engine's replies."""
         questions = read_workload(ROOT / "samples" / "arithmetic.jsonl").questions[:count]
         requests = make_requests(questions, self.policy)
         new = [request for request in requests if request.prompt.key not in self._known]
@@ -90,7 +90,7 @@ ENTROPY = {
     "entropy_source": "top-k:20",
     "probe": {"cue": {"text": "\n\n", "ids": None}},
 }
-"""Beside the rule: answers of several tokens, so that vLLM merges positions that count."""
+"""Changes to the bundled policy: answers have several tokens, so vLLM merges relevant positions."""
 
 
 def entropy_policy() -> Policy:
@@ -151,23 +151,23 @@ OTHER_ENGINES = {
     "several API servers": ("--api-server-count", "2"),
     "tensor parallel": ("--tensor-parallel-size", "2", "--distributed-executor-backend", "mp"),
 }
-"""Settings of vLLM under which the policy's replies must stay what they are."""
+"""Settings of vLLM that must not change the policy's replies."""
 
 
-@pytest.mark.long  # each is a start of vLLM
+@pytest.mark.long  # each starts vLLM
 @pytest.mark.parametrize("arguments", OTHER_ENGINES.values(), ids=list(OTHER_ENGINES))
 def test_replies_are_the_same_however_the_engine_works(
     arguments: tuple[str, ...], vllm_home: Path, policy: Policy, local: HfEngine, tmp_path: Path
 ) -> None:
     told = with_plugin(tmp_path, variables_of(ServeSettings(POLICY)))
-    if "--tensor-parallel-size" in arguments:  # by itself vLLM wants a memory node for each
+    if "--tensor-parallel-size" in arguments:  # by default vLLM needs a memory node for each
         told["VLLM_CPU_OMP_THREADS_BIND"] = "0|1"
     own = (*AS_CALIBRATED, "--max-logprobs", "-1", "--scheduling-policy", "priority")
     server = VllmServer(vllm_home, tmp_path, (*own, *arguments), told)
     try:
         server.start()
         served = Served(server, policy, local)
-        # Two ranks spin on two cores for every token.
+        # Two ranks keep two cores busy for every token.
         count = 24 if "--tensor-parallel-size" in arguments else 80
         assert served.differing(count, stream=False, at_once=8) == []
         assert served.differing(count, stream=True, at_once=8) == []
@@ -198,7 +198,7 @@ def test_an_adapter_is_passed_on_and_its_base_is_served(
 
 
 def write_adapter(folder: Path) -> Path:
-    """Write a LoRA adapter for the tiny reasoner's queries, which changes them at random."""
+    """Save a LoRA adapter that randomly changes the tiny reasoner's queries."""
     hidden, rank, layers = 128, 8, 4
     rng = np.random.default_rng(0)
     weights = {}
@@ -232,7 +232,7 @@ def test_what_is_not_covered_is_answered_byte_for_byte_as_without_the_plugin(
         ("tools", {"tools": [], "tool_choice": "required"}),
         ("field", {"temperature": "hot"}),
     ]
-    for server in (vllm, plugin):  # usage names what is cached: let it be the same
+    for server in (vllm, plugin):  # usage counts cached tokens: make them equal
         raw_answer(server, {"model": NAME, "messages": messages, "max_tokens": 1})
     for reason, fields in bodies:
         body = {"model": NAME, "messages": messages, "temperature": 0} | fields
@@ -241,7 +241,7 @@ def test_what_is_not_covered_is_answered_byte_for_byte_as_without_the_plugin(
         assert theirs[2] is None
         assert ours[2] is not None
         assert f"passthrough; reason={reason if ours[0] == 200 else 'error'};" in ours[2]
-    # How many tokens share a chunk of a stream is a matter of time: its text is compared.
+    # Chunk boundaries of a stream depend on timing, so only its text is compared.
     body = {"model": NAME, "messages": messages, "temperature": 0, "stop": ["So"], "stream": True}
     theirs, ours = (raw_answer(server, body) for server in (vllm, plugin))
     texts = [
@@ -255,7 +255,7 @@ def test_what_is_not_covered_is_answered_byte_for_byte_as_without_the_plugin(
 def test_in_its_shadow_a_policy_changes_no_reply(
     vllm_home: Path, requests: list[Request], tmp_path: Path
 ) -> None:
-    """The one beside it opens the thinking by its template, as this small model never does."""
+    """Without the plugin the template opens the thinking, as this small model never does."""
     settings = variables_of(ServeSettings(POLICY, shadow=True))
     arguments = (*AS_CALIBRATED, "--max-logprobs", "-1", "--scheduling-policy", "priority")
     server = VllmServer(vllm_home, tmp_path, arguments, with_plugin(tmp_path, settings))
@@ -273,7 +273,7 @@ def test_in_its_shadow_a_policy_changes_no_reply(
         ]
         for body in bodies[1::2]:
             body["max_tokens"] = 960 + 1 + 512
-        with ThreadPoolExecutor(len(bodies)) as clients:  # they share steps of the model
+        with ThreadPoolExecutor(len(bodies)) as clients:  # requests share the model's steps
             their, our = (
                 list(clients.map(partial(raw_answer, at), bodies)) for at in (vllm, server)
             )
@@ -291,7 +291,7 @@ def test_in_its_shadow_a_policy_changes_no_reply(
 
 
 def raw_answer(server: VllmServer, body: dict[str, Any]) -> tuple[int, bytes, str | None]:
-    """Status, body without its id and time and the server's settings, and our header."""
+    """Return status, body (without id, time and server settings) and our header."""
     request = urllib.request.Request(
         f"{server.base_url}/chat/completions",
         json.dumps(body).encode(),
@@ -311,7 +311,7 @@ def raw_answer(server: VllmServer, body: dict[str, Any]) -> tuple[int, bytes, st
 def test_clients_that_leave_in_every_state_leave_nothing_behind(
     plugin: VllmServer, requests: list[Request], stream: bool
 ) -> None:
-    """They leave from at once to after the answer: while it queues, thinks, probes and writes."""
+    """Clients leave while their request is queued, thinking, probing, writing and finished."""
     body = {"model": NAME, "messages": list(requests[0].prompt.messages), "stream": stream}
     data = json.dumps(body).encode()
     head = (
@@ -328,7 +328,7 @@ def test_clients_that_leave_in_every_state_leave_nothing_behind(
         client.close()
     deadline = time.monotonic() + 20
     while any(gauges(plugin).values()) and time.monotonic() < deadline:
-        # The engine states its counts when it decodes; a request makes it.
+        # The engine updates its gauges only when it decodes, so send a request.
         asyncio.run(_once(plugin, requests[1]))
     assert gauges(plugin) == {
         "vllm:num_requests_running": 0,
@@ -357,7 +357,7 @@ def test_policies_are_replaced_under_load_and_taken_back(
     plugin: VllmServer, policy: Policy, requests: list[Request]
 ) -> None:
     path, other = plugin.folder / "policy.joblib", entropy_policy()
-    deadline = time.monotonic() + 480  # ends a hang; a starved engine takes minutes
+    deadline = time.monotonic() + 480  # against a hang; a starved engine needs minutes
 
     def reload(content: bytes) -> None:
         path.write_bytes(content)
@@ -387,7 +387,7 @@ def test_policies_are_replaced_under_load_and_taken_back(
     until_answered_by(policy)
 
 
-@pytest.mark.long  # a start of vLLM; tests/serving/vllm has each refusal, and how a process ends
+@pytest.mark.long  # starts vLLM; tests/serving/vllm tests each refusal and how the process ends
 def test_a_policy_that_does_not_fit_ends_vllm_in_one_line(vllm_home: Path, tmp_path: Path) -> None:
     arguments = (*AS_CALIBRATED, "--dtype", "bfloat16", "--max-logprobs", "-1")
     told = variables_of(ServeSettings(POLICY))

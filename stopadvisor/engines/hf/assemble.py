@@ -168,8 +168,8 @@ def _dtype(config: Any, target: torch.device, dtype: str | None) -> torch.dtype:
         return chosen
     if target.type == "cpu":
         return torch.float32
-    own = getattr(config.get_text_config(decoder=True), "dtype", None)
-    return own if isinstance(own, torch.dtype) else torch.bfloat16
+    saved = getattr(config.get_text_config(decoder=True), "dtype", None)
+    return saved if isinstance(saved, torch.dtype) else torch.bfloat16
 
 
 def _check_fits(
@@ -195,8 +195,8 @@ def _check_fits(
 
 def _quantisation(config: Any) -> dict[str, Any] | None:
     """Return the configuration's ``quantization_config``; None without one."""
-    found = config.to_dict().get("quantization_config")
-    return found if isinstance(found, dict) else None
+    value = config.to_dict().get("quantization_config")
+    return value if isinstance(value, dict) else None
 
 
 @contextmanager

@@ -123,18 +123,18 @@ def probe_in_chunks(
         if not last and len(rows) < len(present):
             places = np.array([present.index(row) for row in rows])
             (kept,), present = kept.split((places, kept.cache.columns)), rows
-        asked = [number for row in rows for number in left[row][:at_once]]
-        found = probe_branches(
+        chunk = [number for row in rows for number in left[row][:at_once]]
+        forced = probe_branches(
             runner,
             kept,
-            [Branch(present.index(branches[n].row), branches[n].tokens) for n in asked],
+            [Branch(present.index(branches[n].row), branches[n].tokens) for n in chunk],
             suffix_ids,
             stops,
             cap=cap,
             entropy=entropy,
             consume=last,
         )
-        answers.update(zip(asked, found, strict=True))
+        answers.update(zip(chunk, forced, strict=True))
         left = {row: numbers[at_once:] for row, numbers in left.items() if numbers[at_once:]}
     return [answers[number] for number in range(len(branches))]
 
@@ -222,11 +222,11 @@ class _Grid:
         positions = (self._positions[:, :, None] + step).reshape(n_rows, -1)
         # Within the suffix, attention is causal and inside the same branch.
         same = (slot[:, None] == slot[None, :])[:, None, :, None]
-        own = same & (step[:, None] >= step[None, :])[None, :, None, :]
-        own = own.reshape(1, n_slots * size, n_slots * size).expand(n_rows, -1, -1)
+        causal = same & (step[:, None] >= step[None, :])[None, :, None, :]
+        causal = causal.reshape(1, n_slots * size, n_slots * size).expand(n_rows, -1, -1)
         prefix = self._mask[:, :, None, :first].expand(-1, -1, size, -1)
         prefix = prefix.reshape(n_rows, n_slots * size, first)
-        mask = torch.cat([prefix, additive(own, self._mask.dtype)], dim=-1)
+        mask = torch.cat([prefix, additive(causal, self._mask.dtype)], dim=-1)
         stop = first + n_slots * size
         self._key_positions[:, first:stop] = positions
         logits = self._runner.forward(

@@ -38,15 +38,15 @@ def serve_requests(
     batch is too large; replies yielded before remain valid.
     """
     for first in range(0, len(requests), batch_size):
-        asked = dict(enumerate(requests[first : first + batch_size], first))
-        serving = _Serving(model, asked, plan, rule, on_stop)
+        numbered = dict(enumerate(requests[first : first + batch_size], first))
+        serving = _Serving(model, numbered, plan, rule, on_stop)
         while serving.unfinished:
             yield from within_memory(serving.step, serving.give_up)
 
 
 @dataclass
-class _Row:
-    """A request in the batch."""
+class _RequestState:
+    """A request in the batch and its session."""
 
     index: int
     request: Request
@@ -66,7 +66,7 @@ class _Serving:
     plan: ProbePlan
     rule: Rule | None
     on_stop: OnStop
-    _open: dict[Trace, _Row] = field(default_factory=dict, init=False)
+    _open: dict[Trace, _RequestState] = field(default_factory=dict, init=False)
     """Requests without a reply so far."""
     _batch: RollingBatch | None = field(default=None, init=False)
 
@@ -104,7 +104,7 @@ class _Serving:
                 self.rule, closer_tokens=closer, on_stop=self.on_stop, task=request.task
             )
             event, report = session.next_event(), AnswerReport(self.rule, self.model.chat)
-            self._open[trace] = _Row(i, request, started, session, event, report)
+            self._open[trace] = _RequestState(i, request, started, session, event, report)
         return self.model.batch(traces)
 
     def _probe(self, batch: RollingBatch) -> list[tuple[int, Reply]]:
@@ -124,11 +124,11 @@ class _Serving:
             for branch, forced in zip(due, answers, strict=True):
                 trace = batch.traces[branch.row]
                 trace.probe_tokens += len(forced.ids)
-                asked = self._open[trace]
-                asked.report.judge(asked.session, trace.ids[: branch.tokens], forced)
-                asked.event = asked.session.next_event()
-                if isinstance(asked.event, Stop):
-                    stopped[branch.row] = asked.event, forced
+                state = self._open[trace]
+                state.report.judge(state.session, trace.ids[: branch.tokens], forced)
+                state.event = state.session.next_event()
+                if isinstance(state.event, Stop):
+                    stopped[branch.row] = state.event, forced
         branches = [Branch(row, stopped[row][0].position) for row in sorted(stopped)]
         written: list[list[int]] = []
         if branches and self.on_stop == "answer":
@@ -147,37 +147,37 @@ class _Serving:
         """Return the probes that sessions ask for now; add those that stop to `stopped`."""
         due = []
         for row, trace in enumerate(batch.traces):
-            asked = self._open.get(trace)
-            if asked is None or row in stopped:
+            state = self._open.get(trace)
+            if state is None or row in stopped:
                 continue
-            if isinstance(asked.event, Think):
-                until = asked.event.until
+            if isinstance(state.event, Think):
+                until = state.event.until
                 if trace.end.thinking < 0 and (until is None or batch.steps < until):
                     continue  # the session waits for a later token
-                report_drawn(asked.session, trace)
-                asked.event = asked.session.next_event()
-            if isinstance(asked.event, AskProbe):
-                due.append(Branch(row, asked.event.position))
-            elif isinstance(asked.event, Stop):  # a fixed budget, without a probe
-                stopped[row] = asked.event, None
+                report_drawn(state.session, trace)
+                state.event = state.session.next_event()
+            if isinstance(state.event, AskProbe):
+                due.append(Branch(row, state.event.position))
+            elif isinstance(state.event, Stop):  # a fixed budget, without a probe
+                stopped[row] = state.event, None
         return due
 
     def _reply(
         self, trace: Trace, served: ForcedAnswer | Sequence[int] | None, stop: Stop | None = None
     ) -> tuple[int, Reply]:
         """Build the reply to a request; without `stop` its trace ended by itself."""
-        asked, end = self._open.pop(trace), trace.end
+        state, end = self._open.pop(trace), trace.end
         length = end.thinking if end.thinking >= 0 else len(trace.ids)
-        return asked.index, make_reply(
-            asked.request.task,
+        return state.index, make_reply(
+            state.request.task,
             self.model.stops,
             stop,
             served,
             trace.ids[: length if stop is None else stop.position],
             cut=end.cut,
-            started=asked.started,
+            started=state.started,
             prompt_tokens=len(trace.prompt_ids),
             think_tokens=length,
             probe_tokens=trace.probe_tokens,
-            n_probes=asked.session.probes,
+            n_probes=state.session.probes,
         )

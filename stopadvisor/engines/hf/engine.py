@@ -187,8 +187,8 @@ class HfEngine(LocalModel, ChatEngine):
         """Return, per row, the forced answer at each prefix length."""
         branches = [
             Branch(row, at)
-            for row, (own, trace) in enumerate(zip(positions, group.traces, strict=True))
-            for at in sorted({min(position, trace.end.thinking) for position in own.probed})
+            for row, (where, trace) in enumerate(zip(positions, group.traces, strict=True))
+            for at in sorted({min(position, trace.end.thinking) for position in where.probed})
         ]
         answers = probe_in_chunks(
             self.runner,
@@ -216,11 +216,11 @@ class HfEngine(LocalModel, ChatEngine):
         if plan.on_stop == "probe":
             return written
         live = [
-            [Branch(row, at) for at in own.probed if at < trace.end.thinking]
-            for row, (own, trace) in enumerate(zip(positions, group.traces, strict=True))
+            [Branch(row, at) for at in where.probed if at < trace.end.thinking]
+            for row, (where, trace) in enumerate(zip(positions, group.traces, strict=True))
         ]
         for number in range(max(map(len, live))):
-            branches = [own[number] for own in live if number < len(own)]
+            branches = [of_row[number] for of_row in live if number < len(of_row)]
             answers = self.write(group.kept, group.traces, branches)
             for branch, answer in zip(branches, answers, strict=True):
                 written[branch.row][branch.tokens] = answer

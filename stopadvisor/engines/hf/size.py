@@ -38,8 +38,8 @@ def named_parameters(model: str) -> float | None:
     1500000000.0
     """
     # The first number is the size; a second one, as in 30B-A3B, counts active parameters.
-    found = _BILLIONS.search(model.rsplit("/", 1)[-1])
-    return _KNOWN.get(model) or (float(found.group(1)) * 1e9 if found else None)
+    match = _BILLIONS.search(model.rsplit("/", 1)[-1])
+    return _KNOWN.get(model) or (float(match.group(1)) * 1e9 if match else None)
 
 
 def has_accelerator() -> bool:

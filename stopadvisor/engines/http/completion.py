@@ -77,8 +77,8 @@ class BodyLimits:
         most = _MOST_TOKENS if "messages" in request else 0  # a chat need not set a limit
         tokens = min(int(request.get("max_tokens") or most), _MOST_TOKENS)
         line = _BASE + _PER_PROMPT_TOKEN * len(request.get("prompt") or ())
-        each = _PER_TOKEN + _PER_LOGPROB * int(request.get("logprobs") or 0)
-        return cls(line + tokens * each, line)
+        per_token = _PER_TOKEN + _PER_LOGPROB * int(request.get("logprobs") or 0)
+        return cls(line + tokens * per_token, line)
 
 
 @dataclass(frozen=True)
@@ -196,10 +196,10 @@ def read_completion(data: Mapping[str, Any]) -> Completion:
     if finish is None:
         raise ValueError("finish_reason must be 'stop' or 'length', got none")
     ids, logprobs, top = _read_ids(choice), given.get("token_logprobs"), given.get("top_logprobs")
-    own = partial(_read_logprob, finite=True)
+    read_finite = partial(_read_logprob, finite=True)
     return Completion(
         token_ids=None if ids is None else tuple(ids),
-        logprobs=None if logprobs is None else tuple(map(own, logprobs)),
+        logprobs=None if logprobs is None else tuple(map(read_finite, logprobs)),
         top_logprobs=(
             None
             if top is None

@@ -34,14 +34,14 @@ def entropy_at(served: ServedModel, policy: Policy) -> tuple[str, str]:
     Without entropy in the rule, one log-probability is enough, as it is the same for every source;
     a rule that reads only answers requests none.
     """
-    own, top = policy.terms.entropy_source, served.endpoint.top_limit
+    source, top = policy.terms.entropy_source, served.endpoint.top_limit
     if not policy.reads_logprobs or not top:
         return NO_ENTROPY, NO_ENTROPY
     if not policy.rule.needs_entropy:
-        return own, "top-k:1"
-    if served.top_of(own) > top:
-        own = f"top-k:{top}"
-    return own, own
+        return source, "top-k:1"
+    if served.top_of(source) > top:
+        source = f"top-k:{top}"
+    return source, source
 
 
 @dataclass(frozen=True)
@@ -162,6 +162,6 @@ def bind_policy(policy: Policy, served: ServedModel, plan: ProbePlan) -> PolicyS
     PolicyError
         The policy was made for another model, tokenizer, template or entropy source.
     """
-    source, asked = entropy_at(served, policy)
+    source, requested = entropy_at(served, policy)
     remarks = policy.check_source(served.identity(), source)
-    return PolicyService(served, replace(plan, entropy=asked), policy, policy.on_stop, remarks)
+    return PolicyService(served, replace(plan, entropy=requested), policy, policy.on_stop, remarks)
