@@ -212,6 +212,11 @@ class AssessedRun(AssessmentResult, Shown):
     """Only of a ladder: each rung served to everybody, on fit questions."""
     given_up_share: float | None = None
     """Only where the advised rule gives up: share of the fit questions that it gives up."""
+    request_seconds: float | None = field(default=None, metadata={"present_with": "rungs"})
+    """Only of a ladder: mean seconds of a request under the advised rule, measured as those of each
+    rung. Times of the rungs that a climb asks add up, as it asks one after the other (at most, for
+    `rung-agreement`: it asks at once for replies that it is sure to need). Null where there is no
+    rule, or the times in `rungs` are null."""
 
     protocol: Literal["deploy"] = "deploy"
     """What to act on; the other protocol is the published analysis."""

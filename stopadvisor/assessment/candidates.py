@@ -29,7 +29,7 @@ from stopadvisor.assessment.sequences import (
 )
 from stopadvisor.ground.arrays import BoolArray, FloatArray
 from stopadvisor.ground.progress import tracked
-from stopadvisor.probes.rungs import Rungs
+from stopadvisor.probes.rungs import Rungs, known_mean
 from stopadvisor.rules.climb import RUNG_FEATURES, Climb, OnGiveUp, rung_features, rung_scores
 from stopadvisor.rules.families import FIXED_BUDGET, STOP_SCALARS
 from stopadvisor.rules.features import LinearModel
@@ -244,6 +244,9 @@ class AlwaysRung:
     """Mean of the first limited loss."""
     accuracy: float
     """Share answered right."""
+    request_seconds: float | None
+    """Mean seconds of a request at the recording's concurrency; null unless every reply was timed
+    and each rung is asked once."""
 
 
 def always_rungs(fit: FitData) -> tuple[AlwaysRung, ...]:
@@ -251,11 +254,19 @@ def always_rungs(fit: FitData) -> tuple[AlwaysRung, ...]:
     rungs, table = fit.table.rungs, fit.table
     if rungs is None:
         return ()
-    totals = [values.sum(axis=0) for values in (rungs.spent.price, rungs.spent.decoded)]
-    figures = [100 * (1 - total / total[-1]) for total in totals]
-    figures += [fit.loss.of(table).mean(axis=0), table.stop_correct.mean(axis=0)]
+    totals = (values.sum(axis=0) for values in (rungs.spent.price, rungs.spent.decoded))
+    saved, tokens_saved = (100 * (1 - total / total[-1]) for total in totals)
+    risk, accuracy = fit.loss.of(table).mean(axis=0), table.stop_correct.mean(axis=0)
     return tuple(
-        AlwaysRung(rungs.names[k], k - block[0] + 1, *(float(each[k]) for each in figures))
+        AlwaysRung(
+            rungs.names[k],
+            k - block[0] + 1,
+            float(saved[k]),
+            float(tokens_saved[k]),
+            float(risk[k]),
+            float(accuracy[k]),
+            known_mean(rungs.spent.seconds[:, k]),
+        )
         for block in rungs.blocks
         for k in dict.fromkeys((block[0], block[-1]))
     )

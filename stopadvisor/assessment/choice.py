@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from stopadvisor.assessment.limits import FitLimits
 from stopadvisor.assessment.rated import (
     SIMPLER_WITHIN,
@@ -25,6 +27,7 @@ from stopadvisor.assessment.settings import Settings
 from stopadvisor.ground.errors import NothingToChoose
 from stopadvisor.ground.progress import tracked
 from stopadvisor.probes.outcomes import FitQuestions
+from stopadvisor.probes.rungs import known_mean
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.climb import Climb
 from stopadvisor.rules.costs import Serving, Weights
@@ -158,6 +161,17 @@ class Choice:
         if rule is None or not isinstance(climb, Climb) or not climb.give_up:
             return None
         return float(climb.at(self.fit.table, float(rule.thresholds[k]))[1].mean())
+
+    @property
+    def request_seconds(self) -> float | None:
+        """Mean time of a request under the advised rule; None where it was not measured."""
+        rule, k = self.advised, self.advised_index
+        if rule is None or k < 0 or rule.view.rungs is None:
+            return None
+        seconds = rule.view.rungs.spent.seconds
+        # The last column is the reference, which is served too where a question never stops.
+        at = np.minimum(rule.curve.stops(k), seconds.shape[1] - 1)
+        return known_mean(np.take_along_axis(seconds, at[:, None], axis=1))
 
     def deltas(self, n_counted: int, traces: int = 1) -> tuple[float, ...]:
         """Error probability of each sequence that is tested; their sum is at most delta."""

@@ -120,6 +120,7 @@ class FitAssessment:
             repeats=self.repeats,
             rungs=self.rungs or None,
             given_up_share=choice.given_up_share,
+            request_seconds=choice.request_seconds,
             chance_to_certify=choice.probability,
             settings=AssessedSettings(
                 settings.serving,

@@ -215,8 +215,9 @@ def command(ctx: click.Context, /, **params: Any) -> int:
 
     FORMAT `replies` makes a run of whole replies, one of each rung of LADDER.TOML. A line is a
     question: id, gold and rungs, each with name, answer, finished and completion_tokens, and where
-    known correct, prompt_tokens, cached_tokens and mean_logprob. FORMAT `inspect` makes the same of
-    logs: a --rung for each, joined by the samples' ids, an epoch for each repeated reply.
+    known correct, prompt_tokens, cached_tokens, mean_logprob and seconds. FORMAT `inspect` makes
+    the same of logs: a --rung for each, joined by the samples' ids, an epoch for each repeated
+    reply.
     """
     kind = params["kind"]
     _check_options(ctx, kind, params)

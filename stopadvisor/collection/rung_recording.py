@@ -216,7 +216,7 @@ class _Recording:
             text = extract_natural(task, answer.text) or ""
             counts = answer.prompt_tokens, answer.cached_tokens, answer.completion_tokens
             reply = (rung.name, text, normalize(task, text), None, answer.finished, *counts)
-            replies.append(RungReply(*reply, answer.mean_logprob))
+            replies.append(RungReply(*reply, answer.mean_logprob, answer.seconds))
         about = question.id, question.key, question.group, task, question.category, question.gold
         texts = [question.text] if self.grader.reads_questions else []
         self.run.append(graded([ReplyRecord(*about, tuple(replies))], self.grader, texts)[0])

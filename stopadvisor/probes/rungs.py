@@ -5,6 +5,7 @@ A ladder is a list of replies to one question, the last of which is the referenc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -15,12 +16,12 @@ from numpy.typing import NDArray
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.ground.errors import ProbeError
 
-__all__ = ["Rungs", "Spent", "Votes", "votes"]
+__all__ = ["Rungs", "Spent", "Votes", "known_mean", "votes"]
 
 
 @dataclass(frozen=True)
 class Spent:
-    """Cost of replies, in tokens of each kind and at the prices of their rungs.
+    """Cost of replies, in tokens of each kind, at the prices of their rungs, and in time.
 
     All arrays have the shape (n_questions, n_columns).
     """
@@ -34,6 +35,8 @@ class Spent:
     requests: FloatArray
     price: FloatArray
     """Price of all tokens, in the unit of the ladder's prices."""
+    seconds: FloatArray
+    """Time of the requests, one after the other; NaN where it was not measured."""
 
     def each(self, change: Callable[[FloatArray], FloatArray]) -> Spent:
         """Apply a function to every array."""
@@ -91,8 +94,9 @@ class Rungs:
         return len(self.blocks) == 1
 
     def canonical(self) -> tuple[Any, ...]:
-        """Plain values that are equal exactly if the data are."""
-        arrays = (*vars(self.spent).values(), self.served, self.support, self.share)
+        """Plain values that are equal exactly if the data are; no promise depends on the time."""
+        costs = [array for name, array in vars(self.spent).items() if name != "seconds"]
+        arrays = (*costs, self.served, self.support, self.share)
         known = self.names, self.rates, tuple(array.tobytes() for array in arrays)
         return (*known, self.whole) if self.whole else known
 
@@ -106,6 +110,12 @@ class Rungs:
             share=change(self.share),
             is_reference=change(self.is_reference),
         )
+
+
+def known_mean(seconds: FloatArray) -> float | None:
+    """Mean time; None if it was not measured."""
+    mean = float(seconds.mean())
+    return None if math.isnan(mean) else mean
 
 
 class Votes:

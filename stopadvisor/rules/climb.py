@@ -166,11 +166,11 @@ class Climb:
         given_up = np.zeros(served.shape, dtype=bool)
         low = np.array([*(self.give_up or (-math.inf,) * len(self.path)), -math.inf])
         zero = np.zeros(served.shape)
-        paid, block_paid = Spent(*(zero,) * 5), Spent(*(zero,) * 5)
+        paid = block_paid = nothing = Spent(*(zero,) * 6)
         block = range(0)
         for k, column in enumerate((*self.columns, last)):
             if column not in block:  # another rung: what the last one cost is final
-                paid, block_paid = paid.plus(block_paid), Spent(*(zero,) * 5)
+                paid, block_paid = paid.plus(block_paid), nothing
                 block = next(b for b in rungs.blocks if column in b)
             own = rungs.spent.each(lambda values, at=column: values[:, at, None])  # type: ignore[misc]
             if column == last:
@@ -226,4 +226,5 @@ def _abandoned(own: Spent, caps: FloatArray, rate: float, passes: BoolArray) -> 
     """Cost of a reply that is cut off at a cap unless it passes."""
     decoded = np.where(passes, own.decoded, np.minimum(own.decoded, caps))
     price = own.price - rate * (own.decoded - decoded)
-    return replace(own, decoded=decoded, price=price)
+    kept = np.where(own.decoded > 0, decoded / np.maximum(own.decoded, 1), 1.0)
+    return replace(own, decoded=decoded, price=price, seconds=own.seconds * kept)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -61,6 +62,8 @@ class RungReply:
     completion_tokens: int
     """Thinking and answer."""
     mean_logprob: float | None
+    seconds: float | None = None
+    """Time of the request; None if it was not measured."""
 
 
 @dataclass(frozen=True)
@@ -304,6 +307,7 @@ def _reply(line: RecordedObject, question: Mapping[str, Any]) -> RungReply:
         cached_tokens=cached,
         completion_tokens=line.whole("completion_tokens"),
         mean_logprob=line.logprob(),
+        seconds=line.number("seconds", "a number >= 0", 0.0, math.inf),
     )
 
 
@@ -344,7 +348,7 @@ def reply_table(
         right = np.where(by_gold[:, None], right, agreeing(answers, np.where(truncated, -1, full)))
         right[:, -1] |= ~by_gold
     logprob = matrix("mean_logprob", np.float64)
-    spent = _spent(ladder, *(matrix(f"{n}_tokens", np.float64) for n in _COUNTED))
+    spent = _spent(ladder, *(matrix(name, np.float64) for name in _MEASURED))
     n, m = single.shape
     is_reference = np.tile(np.arange(m) == m - 1, (n, 1))
     table = ProbeTable(
@@ -382,15 +386,23 @@ def reply_table(
     return OpenQuestions.of(table, Outcomes(right, right[:, -1].copy(), None, full.copy()))
 
 
-_COUNTED = ("prompt", "cached", "completion")
+_MEASURED = ("prompt_tokens", "cached_tokens", "completion_tokens", "seconds")
 
 
-def _spent(ladder: Ladder, prompt: FloatArray, cached: FloatArray, decoded: FloatArray) -> Spent:
-    """Cost of each column; samples of one rung are added up."""
+def _spent(
+    ladder: Ladder, prompt: FloatArray, cached: FloatArray, decoded: FloatArray, seconds: FloatArray
+) -> Spent:
+    """Cost of each column; samples of one rung are added up.
+
+    The time is unknown unless every reply was timed; so it is where a rung is sampled several
+    times, as requests for samples overlap.
+    """
+    if np.isnan(seconds).any() or len(ladder.columns) > len(ladder.rungs):
+        seconds = np.full_like(seconds, np.nan)
     rates = np.array([rung.price for rung in ladder.columns]).T  # (3, n_columns)
     read = prompt - cached
     price = read * rates[0] + cached * rates[1] + decoded * rates[2]
-    alone = Spent(read, cached, decoded, np.ones_like(price), price)
+    alone = Spent(read, cached, decoded, np.ones_like(price), price, seconds)
 
     def added(values: FloatArray) -> FloatArray:
         blocks = [np.cumsum(values[:, list(block)], axis=1) for block in ladder.blocks]

@@ -16,6 +16,7 @@ from stopadvisor.runs.sources import open_source
 from tests.material import CERTIFY, Call
 from tests.policy_content import example_content, family_content, policy_from
 from tests.runs.test_replies import reply, sample, written
+from tests.schemas import check_valid
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +37,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return recorded(tmp_path_factory.mktemp("ladder"), 0)
 
 
-def recorded(folder: Path, seed: int, *, wrong: float = 0.7, ladder: str = LADDER) -> Path:
+def recorded(
+    folder: Path, seed: int, *, wrong: float = 0.7, ladder: str = LADDER, timed: bool = False
+) -> Path:
     """A run in `folder`; of the small model's long replies so many are wrong."""
     folder.mkdir(exist_ok=True)
     rng = np.random.default_rng(seed)
@@ -45,6 +48,8 @@ def recorded(folder: Path, seed: int, *, wrong: float = 0.7, ladder: str = LADDE
         tokens = int(rng.integers(10, 1000))
         right = tokens < 1400 * (1 - wrong) + 280 or rng.random() < 1 - wrong
         rungs = [reply("small", "1" if right else "2", tokens), reply("large", "1", 500)]
+        if timed:
+            rungs[0]["seconds"], rungs[1]["seconds"] = 0.01 * tokens, 20
         lines.append({"id": f"q{seed}-{number}", "gold": "1", "rungs": rungs})
     (folder / "ladder.toml").write_text(ladder)
     file = written(folder / "lines.jsonl", lines)
@@ -85,6 +90,31 @@ def test_the_screen_says_what_is_counted_and_why(run: Path, call: Call) -> None:
     assert "Each rung for everybody" in screen
     assert "Counted: the drop of accuracy." in screen
     assert f"stopadvisor calibrate {run} --alpha drop=0.05" in screen
+
+
+def test_the_time_of_a_request_is_shown_where_replies_were_timed(
+    run: Path, tmp_path: Path, call: Call
+) -> None:
+    found = call.json("assess", run, "--alpha", "0.05")
+    assert [row["request_seconds"] for row in found["rungs"]] == [None, None]
+    assert found["request_seconds"] is None
+    assert "econds" not in call.screen("assess", run, "--alpha", "0.05")
+
+    timed = recorded(tmp_path / "timed", 0, timed=True)
+    found = call.json("assess", timed, "--alpha", "0.05")
+    check_valid("assess", found)
+    cap = float(found["matched_risk"][0]["scalar"]["where"].split(" within ")[1].split()[0])
+    source = open_source(timed)
+    records = {record.id: record for record in RunDirectory.load(timed).replies()}
+    small = [records[name].rungs[0].completion_tokens for name in source.part("fit").ids]
+    times = [(0.01 * n if n <= cap else 0.01 * cap + 20.0) for n in small]
+    assert found["request_seconds"] == pytest.approx(sum(times) / len(times))
+    alone = [row["request_seconds"] for row in found["rungs"]]
+    assert alone == pytest.approx([0.01 * sum(small) / len(small), 20.0])
+    screen = " ".join(call.screen("assess", timed, "--alpha", "0.05").split())
+    assert f"time {found['request_seconds']:.3g} s instead of 20 s per request" in screen
+    assert "tokens saved seconds" in screen
+    assert "measured at the recording's concurrency" in screen
 
 
 def test_where_nothing_is_saved_the_screen_speaks_of_climbing(tmp_path: Path, call: Call) -> None:

@@ -73,6 +73,7 @@ def test_every_rung_is_asked_every_question_once(
         assert small.finished == bool(small.answer)
         assert small.finished or small.completion_tokens == 800
         cut += not small.finished
+        assert all(each.seconds is not None and each.seconds > 0 for each in reply.rungs)
         assert small.correct == (small.finished and small.normalized == reply.gold)
     assert found["rungs"][0]["cut"] == cut > 0
     # The task's own words stand around the question, as in probing.

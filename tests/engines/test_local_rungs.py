@@ -12,6 +12,7 @@ from stopadvisor.cli.main import main
 from stopadvisor.policy.frozen import load_policy, save_policy
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.ladder import read_ladder
+from stopadvisor.runs.sources import open_source
 from tests.generate import ROOT
 from tests.policy_content import ladder_content, policy_from
 
@@ -28,7 +29,7 @@ def test_two_models_here_climb_as_the_replay_says(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "samples").symlink_to(ROOT / "samples")
     ladder = ["--ladder", "samples/ladder.toml", "--limit", str(n), "--quiet"]
-    assert main(["probe", "samples/hard.jsonl", "--out", "run", *ladder]) == 0
+    assert main(["probe", "samples/hard.jsonl", "--out", "run", "--split", "60/40/0", *ladder]) == 0
     replies = {record.id: record.rungs for record in RunDirectory.load(Path("run")).replies()}
     assert len(replies) == n
     content = ladder_content("cap", task="numeric")
@@ -61,6 +62,22 @@ def test_two_models_here_climb_as_the_replay_says(
         assert [each["completion_tokens"] for each in way["asked"]] == spent
         served[way["rung"]] += 1
     assert min(served.values()) > 0
+
+    # What a request takes is the time of the replies that the advised cap would have asked for.
+    assert main(["assess", "run", "--alpha", "0.3", "--no-report", "--quiet"]) == 0
+    found = json.loads((tmp_path / "run" / "assessment.json").read_bytes())
+    fit = [replies[name] for name in open_source(Path("run")).part("fit").ids]
+    times = [[reply.seconds or 0.0 for reply in rungs] for rungs in fit]
+    assert min(map(min, times)) > 0
+    alone = [row["request_seconds"] for row in found["rungs"]]
+    assert alone == pytest.approx([sum(each) / len(fit) for each in zip(*times, strict=True)])
+    cap = float(found["matched_risk"][0]["scalar"]["where"].split(" within ")[1].split()[0])
+    took = 0.0
+    for (small, _), (first, second) in zip(fit, times, strict=True):
+        took += first * min(1, cap / small.completion_tokens)
+        if not (small.finished and small.completion_tokens <= cap):
+            took += second
+    assert found["request_seconds"] == pytest.approx(took / len(fit))
 
 
 def test_a_rung_here_is_stopped_by_its_own_policy(

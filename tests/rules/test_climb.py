@@ -113,6 +113,40 @@ def test_samples_are_paid_for_once_and_the_rungs_before_them_too(tmp_path: Path)
         assert bool(view.rungs.is_reference[row, 0]) != served
 
 
+def test_the_time_of_a_climb_is_that_of_the_rungs_asked(tmp_path: Path) -> None:
+    ladder = Ladder(tuple(Rung(name, (1.0, 0.1, 2.0)) for name in ("a", "b", "c")))
+    timed = [
+        # Served by a; abandoned at 10 of 40 tokens; cut at 5, before the cap; nothing decoded.
+        [("a", 10, 2.0, True), ("b", 9, 3.0, True), ("c", 50, 20.0, True)],
+        [("a", 40, 8.0, True), ("b", 20, 5.0, True), ("c", 50, 21.0, True)],
+        [("a", 5, 1.0, False), ("b", 80, 16.0, True), ("c", 50, 22.0, True)],
+        [("a", 0, 0.5, False), ("b", 30, 6.0, False), ("c", 50, 23.0, False)],
+    ]
+    lines = [
+        {
+            "id": str(number),
+            "gold": "1",
+            "rungs": [
+                reply(name, "1", tokens, finished=finished, seconds=seconds)
+                for name, tokens, seconds, finished in replies
+            ],
+        }
+        for number, replies in enumerate(timed)
+    ]
+    table = run_of(tmp_path, lines, ladder).part("fit")
+    order = [int(name) for name in table.ids]
+    view = Climb("cap", ("a", "b", "c"), (0, 1), ((-10.0, -20.0),)).view(table)
+    assert view.rungs is not None
+    want = [2.0, 8.0 / 4 + 5.0, 1.0 + 16.0 / 4 + 22.0, 0.5 + 6.0 * 2 / 3 + 23.0]
+    np.testing.assert_allclose(view.rungs.spent.seconds[:, 0], [want[k] for k in order])
+    np.testing.assert_allclose(view.rungs.spent.seconds[:, 1], [20.0 + k for k in order])
+    # A rung that is skipped takes no time, and one without a cap all of its own.
+    skipping = Climb("rung", ("a", "c"), (0,), ((0.0,),)).view(table)
+    assert skipping.rungs is not None
+    want = [2.0, 8.0, 1.0 + 22.0, 0.5 + 23.0]
+    np.testing.assert_allclose(skipping.rungs.spent.seconds[:, 0], [want[k] for k in order])
+
+
 def test_the_reference_counts_nothing_even_where_it_was_cut(tmp_path: Path) -> None:
     table, _ = drawn(tmp_path)
     view = Climb("cap", ("small", "large"), (0,), ((-10.0,),)).view(table)

@@ -110,6 +110,7 @@ def test_what_a_manifest_holds_of_a_ladder_gives_it_back() -> None:
         ([reply("small", "1", -1), reply("large", "1")], "rungs[0].completion_tokens"),
         ([reply("small", "1", cached_tokens=2), reply("large", "1")], "at most prompt_tokens (0)"),
         ([reply("small", "1", mean_logprob=1), reply("large", "1")], "a number <= 0"),
+        ([reply("small", "1", seconds=-1), reply("large", "1")], "rungs[0].seconds"),
         ([reply("small", "1", correct=True), reply("large", "1")], "rungs[1].correct"),
     ],
 )
@@ -139,6 +140,25 @@ def test_costs_are_those_of_each_rung_at_its_own_price(tmp_path: Path) -> None:
     assert table.full_correct.tolist() == [True]
     assert default_settings(source)["loss"] == "drop"
     assert (tmp_path / "run" / "replies.jsonl").exists()
+
+
+def test_times_count_where_every_reply_has_one_and_no_requests_overlap(tmp_path: Path) -> None:
+    def seconds(name: str, rungs: list[dict[str, Any]], ladder: Ladder) -> list[list[float]]:
+        (tmp_path / name).mkdir()
+        source = run_of(tmp_path / name, [{"id": "q", "gold": "2", "rungs": rungs}], ladder)
+        prints.append(source.fingerprint())
+        spent = source.part("fit").rungs
+        assert spent is not None
+        found: list[list[float]] = spent.spent.seconds.tolist()
+        return found
+
+    prints: list[str] = []
+    small, large = reply("small", "1", seconds=1.5), reply("large", "2", seconds=3)
+    assert seconds("both", [small, large], TWO) == [[1.5, 3.0]]
+    assert np.isnan(seconds("one", [small, reply("large", "2")], TWO)).all()
+    assert prints[0] == prints[1]  # no promise depends on the time
+    samples = [reply("vote", "2", seconds=1.0)] * 5
+    assert np.isnan(seconds("samples", samples, VOTE)).all()
 
 
 def test_samples_vote_ties_go_to_the_earlier_and_costs_add_up(tmp_path: Path) -> None:

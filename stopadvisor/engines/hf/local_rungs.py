@@ -6,7 +6,6 @@ A reply longer than `max_tokens`, thinking and answer together, counts as cut, a
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping, Sequence
 
 from stopadvisor.engines.errors import OutOfMemory
@@ -80,7 +79,6 @@ class LocalModels:
         task = "exact" if policy is None else policy.terms.task
         on_stop: OnStop = "probe" if policy is None else policy.on_stop
         requests = [Request(prompt, task) for _, prompt, _ in batch]
-        began = time.monotonic()
         size = self._batch_size or engine.auto_batch_size(plan)
         while True:
             try:
@@ -92,9 +90,8 @@ class LocalModels:
                 if size == 1:
                     raise
                 size //= 2
-        seconds = (time.monotonic() - began) / len(batch)
         cue = cue_text(plan.cue) if on_stop == "probe" else ""
-        return [_answer(replies[number], most, seconds, cue) for number in range(len(batch))]
+        return [_answer(replies[number], most, cue) for number in range(len(batch))]
 
 
 def _check_policy(name: str, policy: Policy, engine: HfEngine) -> None:
@@ -107,7 +104,7 @@ def _check_policy(name: str, policy: Policy, engine: HfEngine) -> None:
         raise PolicyError(f"rung {name!r}: its policy: {error}") from error
 
 
-def _answer(reply: Reply, most: int, seconds: float, cue: str) -> RungAnswer:
+def _answer(reply: Reply, most: int, cue: str) -> RungAnswer:
     tokens = reply.think_tokens + reply.probe_tokens + reply.visible_tokens
     finished = reply.finish != "length" and reply.text is not None and tokens <= most
     text = f"{cue}{reply.text}".strip() if reply.finish == "stopped" else reply.text
@@ -116,5 +113,5 @@ def _answer(reply: Reply, most: int, seconds: float, cue: str) -> RungAnswer:
         text or "" if finished else "",
         prompt_tokens=reply.prompt_tokens,
         completion_tokens=min(tokens, most),
-        seconds=seconds,
+        seconds=reply.seconds,
     )

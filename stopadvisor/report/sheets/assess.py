@@ -166,6 +166,10 @@ def _stack(run: AssessedRun, effect: Effect, cost: StackCost | None) -> Iterator
         text = f"decoded {-cost.decoded_saving_pct:+.1f}%"
         if effect.serving == LADDER:
             yield "tokens", text
+            seconds = run.request_seconds
+            full = run.rungs[-1].request_seconds if run.rungs else None
+            if seconds is not None and full is not None:
+                yield "time", f"{seconds:.3g} s instead of {full:.3g} s per request"
         elif cost.held_saving_pct is not None:
             yield "tokens", f"{text}, KV-token-time {-cost.held_saving_pct:+.1f}%"
     if loads := by_load(run):
@@ -268,9 +272,15 @@ def _always(run: AssessedRun) -> Iterator[Section]:
     shown = [texts[loss]] if loss in texts else []
     if run.given_up_share is not None:
         shown.append(f"The advised rule gives up {share(run.given_up_share)} of these questions.")
+    is_timed = run.rungs[-1].request_seconds is not None
+    if is_timed:
+        shown.append(
+            "Seconds: mean time of a request, measured at the recording's concurrency. A climb "
+            "asks one rung after the other, so their times add up."
+        )
     yield Section(
         "Each rung for everybody (fit questions)",
-        ("rung", loss, "accuracy", "saves", "tokens saved"),
+        ("rung", loss, "accuracy", "saves", "tokens saved", *(("seconds",) * is_timed)),
         tuple(
             (
                 f"{row.name}{f' x {row.replies}' if row.replies > 1 else ''}",
@@ -278,6 +288,7 @@ def _always(run: AssessedRun) -> Iterator[Section]:
                 share(row.accuracy),
                 percent(row.saving_pct),
                 percent(row.token_saving_pct),
+                *((number(row.request_seconds),) * is_timed),
             )
             for row in run.rungs
         ),
