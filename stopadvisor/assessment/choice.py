@@ -6,7 +6,7 @@ It is complete before any calibration question is opened; `certification.calibra
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -175,11 +175,7 @@ class Choice:
 
     def deltas(self, n_counted: int, traces: int = 1) -> tuple[float, ...]:
         """Error probability of each sequence that is tested; their sum is at most delta."""
-        settings, rest = self.settings, 0.0
-        # What several limits or two traces leave of delta is not known exactly.
-        if settings.is_plain and traces == 1:
-            rest = unspent(n_counted, settings.alpha, settings.delta)
-        return (settings.delta, rest)[: len(self.sequences)]
+        return _deltas(self.settings, n_counted, traces)[: len(self.sequences)]
 
     def serving(self, weights: Weights | None = None) -> Mapping[Serving, StackCost]:
         """Cost of the advised rule under every serving regime; empty where none is advised.
@@ -271,8 +267,13 @@ def choose(
         if advised is None
         else saving_lower(ranking.resamples, _sequences(ranking.rules)),
         probability=max(
-            certification_probability(fit, each.sequence, n_calibration, settings, ranking.counted)
-            for each in tested
+            certification_probability(
+                fit, each.sequence, n_calibration, replace(settings, delta=delta), ranking.counted
+            )
+            for each, delta in zip(
+                tested, _deltas(settings, n_calibration, settings.traces), strict=False
+            )
+            if delta > 0
         ),
         label_savings={}
         if sequence is None
@@ -283,6 +284,15 @@ def choose(
         margin=ranking.margin,
         counted=ranking.counted,
     )
+
+
+def _deltas(settings: Settings, n_counted: int, traces: int) -> tuple[float, float]:
+    """Error probability of the first sequence and of a second one."""
+    rest = 0.0
+    # What several limits or two traces leave of delta is not known exactly.
+    if settings.is_plain and traces == 1:
+        rest = unspent(n_counted, settings.alpha, settings.delta)
+    return settings.delta, rest
 
 
 def _sequences(rules: Sequence[RatedRule]) -> list[ThresholdSequence]:

@@ -263,7 +263,8 @@ def test_too_few_calibration_questions_are_infeasible(table: OpenQuestions) -> N
 
 def test_the_chance_is_the_binomial_at_the_first_useful_threshold(light: Choice) -> None:
     risks = [first_useful_risk(light.fit, sequence) for sequence in light.sequences]
-    chances = [power(120, 0.15, 0.05, risk) for risk in risks if risk is not None]
+    pairs = zip(light.deltas(120), risks, strict=True)  # the second at what is left of delta
+    chances = [power(120, 0.15, delta, risk) for delta, risk in pairs if risk is not None]
     assert light.probability == max(chances)
 
 
