@@ -40,6 +40,7 @@ from stopadvisor.rules.scorer import Scorer
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.labels import LabelFile
 from stopadvisor.runs.look_log import as_recorded, digests_of, read_log
+from stopadvisor.runs.replies import ReplyRecord
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.adaptive_labels import LabelForecast, LabelTest, asking_order, forecast, walk
 from stopadvisor.stats.bounds import Certified, NotCertified, last_passed, max_losses
@@ -416,16 +417,19 @@ class Labelling:
         rng = np.random.default_rng(0)
         return forecast(tests, known, self.plan.order, rng=rng, n_draws=n_draws)
 
-    def answers(self, row: int, record: ProbeRecord) -> list[str]:
+    def answers(self, row: int, record: ProbeRecord | ReplyRecord) -> list[str]:
         """Different answers to a question, so that nothing tells which one comes from a stop.
 
         They are in normal form and ordered by hash.
         """
-        budgets = set()
-        for sequence in self.choice.sequences:
-            view = sequence.scorer.view(self.questions.take(np.array([row])))
-            budgets |= set(view.positions[may_be_lost(view)[:, :-1]].tolist())
-        forms = answers_at(record, budgets)
+        if isinstance(record, ReplyRecord):
+            forms = {each.normalized for each in record.answered() if each is not None}
+        else:
+            budgets = set()
+            for sequence in self.choice.sequences:
+                view = sequence.scorer.view(self.questions.take(np.array([row])))
+                budgets |= set(view.positions[may_be_lost(view)[:, :-1]].tolist())
+            forms = set(answers_at(record, budgets))
         return sorted(forms, key=lambda form: _digest(f"{record.key} {form}"))
 
 
@@ -461,8 +465,8 @@ class LabelRun:
 
     labelling: Labelling
     directory: RunDirectory
-    records: Mapping[str, ProbeRecord]
-    """First traces, by id."""
+    records: Mapping[str, ProbeRecord | ReplyRecord]
+    """First traces, or replies of a ladder, by id."""
     file: LabelFile
     texts: Mapping[str, str] = field(default_factory=dict)
     """Text of each question to show, by key."""
@@ -471,7 +475,11 @@ class LabelRun:
     def of(cls, source: Source, labelling: Labelling) -> LabelRun:
         """Open the labels of a source's run."""
         run = RunDirectory.load(source.folder)
-        records = {record.id: record for record in run.records() if record.sample == 0}
+        records: dict[str, ProbeRecord | ReplyRecord] = {}
+        if run.ladder is None:
+            records |= {record.id: record for record in run.records() if record.sample == 0}
+        else:
+            records |= {record.id: record for record in run.replies()}
         file = LabelFile(run, {name: record.key for name, record in records.items()})
         return cls(labelling, run, records, file)
 

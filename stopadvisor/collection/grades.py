@@ -19,6 +19,7 @@ from stopadvisor.probes.asking import RawTrace
 from stopadvisor.probes.records import Checkpoint, ProbeRecord
 from stopadvisor.runs.directory import RunDirectory, digest_of, line_of
 from stopadvisor.runs.look_log import record_regraded
+from stopadvisor.runs.replies import ReplyRecord, graded
 from stopadvisor.runs.storage import lock_directory
 from stopadvisor.workload.questions import PARTS, Question, Workload, read_workload
 
@@ -253,7 +254,7 @@ class GoldGrade:
 
     natural: bool
     replies: Mapping[int, bool]
-    """Replies after a stop, by thinking tokens before it."""
+    """Replies after a stop, by thinking tokens before it; those of a ladder, by number from 1."""
 
 
 @dataclass(frozen=True)
@@ -297,16 +298,21 @@ def settle(
 
 
 def grade_by(
-    records: Sequence[ProbeRecord], golds: Iterable[str], grader: Grader
+    records: Sequence[ProbeRecord | ReplyRecord], golds: Iterable[str], grader: Grader
 ) -> list[GoldGrade]:
-    """Grade recorded answers by new gold, one for each record."""
-    pairs = zip(records, golds, strict=True)
-    graded = grade_records([replace(record, gold=gold) for record, gold in pairs], grader)
-    return [as_graded(record) for record in graded]
+    """Grade recorded answers by new gold, one for each record of a run."""
+    given = [replace(record, gold=gold) for record, gold in zip(records, golds, strict=True)]
+    replies = [record for record in given if isinstance(record, ReplyRecord)]
+    probes = [record for record in given if isinstance(record, ProbeRecord)]  # never both
+    of_replies = map(as_graded, graded(replies, grader)[0])
+    return [*of_replies, *map(as_graded, grade_records(probes, grader))]
 
 
-def as_graded(record: ProbeRecord) -> GoldGrade:
+def as_graded(record: ProbeRecord | ReplyRecord) -> GoldGrade:
     """The grades that a record holds."""
+    if isinstance(record, ReplyRecord):
+        right = [reply is not None and bool(reply.correct) for reply in record.answered()]
+        return GoldGrade(right[-1], dict(enumerate(right, start=1)))
     replies = {
         c.budget: bool(c.correct if c.visible_answer is None else c.visible_correct)
         for c in record.checkpoints

@@ -10,6 +10,8 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.ground.errors import ProbeError, WorkloadError
 from stopadvisor.probes.outcomes import OpenQuestions, Outcomes
 from stopadvisor.probes.records import graded_by_gold
-from stopadvisor.probes.rungs import Rungs, Spent, votes
+from stopadvisor.probes.rungs import Rungs, Spent, Votes, votes
 from stopadvisor.probes.table import ProbeTable, agreeing, answer_codes, on_grid
 from stopadvisor.runs.ladder import Ladder
 from stopadvisor.runs.recording import (
@@ -83,6 +85,17 @@ class ReplyRecord:
     def is_graded(self) -> bool:
         """Whether we know which of its answers are right."""
         return self.gold is not None
+
+    def answered(self) -> list[RungReply | None]:
+        """The reply whose answer each column serves: of samples, the first with their plurality."""
+        so_far, found = Votes(), list[RungReply | None]()
+        for _, block in groupby(self.rungs, attrgetter("name")):
+            samples = list(block)
+            for made, reply in enumerate(samples, start=1):
+                form = (reply.normalized or None) if reply.finished else None
+                leader, *_, first = so_far.add(form, made if len(samples) > 1 else 0)
+                found.append(None if leader is None else self.rungs[first])
+        return found
 
     def to_json(self) -> str:
         """One line of JSON, keys in the order of the fields."""

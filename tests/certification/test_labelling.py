@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from stopadvisor.answers.grading import Grader
 from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.certification.labelling import (
@@ -16,12 +18,15 @@ from stopadvisor.certification.labelling import (
     check_partial,
     to_choose_by,
 )
-from stopadvisor.collection.grades import GoldGrade
+from stopadvisor.collection.grades import GoldGrade, grade_by
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.outcomes import CalibrationQuestions, OpenQuestions
 from stopadvisor.rules.losses import LOST, Guarantee
+from stopadvisor.runs.replies import reply_table
 from stopadvisor.stats.label_sample import most_lost_labelled
 from tests.populations import POPULATIONS, KnownPopulation, regraded, renamed
+from tests.rules.test_climb import MIXED, drawn
+from tests.runs.test_replies import recorded
 
 ALPHA = 0.10
 SETTINGS = Settings(alpha=ALPHA, families=("confidence", "agreement"))
@@ -172,3 +177,17 @@ def test_at_each_threshold_the_first_that_differ_are_labelled() -> None:
         [True, False, False],
         [False, True, True],
     ]
+
+
+def test_labels_grade_the_replies_of_a_ladder_as_gold_in_its_lines_does(tmp_path: Path) -> None:
+    _, lines = drawn(tmp_path)  # one rung is a vote, and some replies were cut
+    bare = [{name: value for name, value in line.items() if name != "gold"} for line in lines]
+    by_gold = reply_table(recorded(tmp_path / "gold.jsonl", lines, MIXED).records, MIXED)
+    records = recorded(tmp_path / "bare.jsonl", bare, MIXED).records
+    with Grader() as grader:
+        grades = grade_by(records, [line["gold"] for line in lines], grader)
+    questions = reply_table(records, MIXED).as_calibration()
+    graded = at_worst(questions, dict(enumerate(grades)))
+    assert np.array_equal(graded.correct, by_gold.correct)
+    assert np.array_equal(graded.full_correct, by_gold.full_correct)
+    assert not np.array_equal(graded.correct, questions.correct)

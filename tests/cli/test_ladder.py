@@ -38,7 +38,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def recorded(
-    folder: Path, seed: int, *, wrong: float = 0.7, ladder: str = LADDER, timed: bool = False
+    folder: Path,
+    seed: int,
+    *,
+    wrong: float = 0.7,
+    ladder: str = LADDER,
+    timed: bool = False,
+    gold: bool = True,
 ) -> Path:
     """A run in `folder`; of the small model's long replies so many are wrong."""
     folder.mkdir(exist_ok=True)
@@ -50,7 +56,8 @@ def recorded(
         rungs = [reply("small", "1" if right else "2", tokens), reply("large", "1", 500)]
         if timed:
             rungs[0]["seconds"], rungs[1]["seconds"] = 0.01 * tokens, 20
-        lines.append({"id": f"q{seed}-{number}", "gold": "1", "rungs": rungs})
+        known = {"gold": "1"} if gold else {}
+        lines.append({"id": f"q{seed}-{number}", **known, "rungs": rungs})
     (folder / "ladder.toml").write_text(ladder)
     file = written(folder / "lines.jsonl", lines)
     command = ["import", "replies", str(file), "--ladder", str(folder / "ladder.toml")]
@@ -115,6 +122,22 @@ def test_the_time_of_a_request_is_shown_where_replies_were_timed(
     assert f"time {found['request_seconds']:.3g} s instead of 20 s per request" in screen
     assert "tokens saved seconds" in screen
     assert "measured at the recording's concurrency" in screen
+
+
+def test_few_labels_certify_lost_answers_of_a_ladder(tmp_path: Path, call: Call) -> None:
+    run = recorded(tmp_path, 0, gold=False)
+    words = ("--alpha", "0.05")
+    asked = call.json("label", run, *words, "--export", tmp_path / "sheet.jsonl")
+    assert 0 < asked["n_exported"] < asked["n"] / 4
+    rows = [json.loads(row) for row in (tmp_path / "sheet.jsonl").read_text().splitlines()]
+    assert all(sorted(row["answers"]) == ["1", "2"] for row in rows)
+    sheet = written(tmp_path / "filled.jsonl", [{**row, "gold": "2"} for row in rows])
+    # By these labels the reference was wrong wherever the small model differs: nothing is lost.
+    before = asked["certified_saving_pct"]
+    assert call.json("label", run, *words, "--import", sheet)["certified_saving_pct"] > before
+    found = call.json("calibrate", run, *words, "--loss", "lost")
+    assert found["certified"]
+    assert found["labels"]["used"] == len(rows)
 
 
 def test_where_nothing_is_saved_the_screen_speaks_of_climbing(tmp_path: Path, call: Call) -> None:

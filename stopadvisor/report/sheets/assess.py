@@ -260,7 +260,7 @@ def _always(run: AssessedRun) -> Iterator[Section]:
     """Yield the table of single rungs, and why this loss is counted."""
     if run.rungs is None:
         return
-    loss, *_ = _graded_columns(run)
+    loss, right = _graded_columns(run)
     texts = {
         "drop": "Counted: the drop of accuracy. The reference is another draw than the rungs "
         "before it, so that its own luck would count as lost answers.",
@@ -280,7 +280,7 @@ def _always(run: AssessedRun) -> Iterator[Section]:
         )
     yield Section(
         "Each rung for everybody (fit questions)",
-        ("rung", loss, "accuracy", "saves", "tokens saved", *(("seconds",) * is_timed)),
+        ("rung", loss, right, "saves", "tokens saved", *(("seconds",) * is_timed)),
         tuple(
             (
                 f"{row.name}{f' x {row.replies}' if row.replies > 1 else ''}",
