@@ -475,11 +475,7 @@ class LabelRun:
     def of(cls, source: Source, labelling: Labelling) -> LabelRun:
         """Open the labels of a source's run."""
         run = RunDirectory.load(source.folder)
-        records: dict[str, ProbeRecord | ReplyRecord] = {}
-        if run.ladder is None:
-            records |= {record.id: record for record in run.records() if record.sample == 0}
-        else:
-            records |= {record.id: record for record in run.replies()}
+        records = run.first_records()
         file = LabelFile(run, {name: record.key for name, record in records.items()})
         return cls(labelling, run, records, file)
 
