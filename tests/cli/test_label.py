@@ -25,6 +25,7 @@ from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.certification.certify import CertifyRequest
 from stopadvisor.cli.label import ask, begin, finish
 from stopadvisor.ground.progress import Progress
+from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.report.progress import LineProgress
 from stopadvisor.report.screen import draw
 from stopadvisor.report.sheets.plan import label_sheet
@@ -230,6 +231,7 @@ def test_nobody_is_told_which_answer_a_stop_would_give(call: Call) -> None:
     first = []
     for row, name in enumerate(begun.labelling.questions.ids):
         record = begun.records[name]
+        assert isinstance(record, ProbeRecord)
         answers = begun.labelling.answers(row, record)
         if len(answers) > 1:
             first.append((record.natural_answer or "").endswith(answers[0]))
