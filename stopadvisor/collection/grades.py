@@ -99,13 +99,7 @@ def grade_records(
         answers += [c.answer for c in record.checkpoints]
         items += [(record.task, record.gold, answer) for answer in answers]
         if grader.reads_questions:
-            text = (questions or {}).get(record.key)
-            if text is None:
-                raise GraderError(
-                    f"{grader.identity['grader']} reads the question, and that of {record.id!r} is "
-                    "not in the workload's file"
-                )
-            asked += [text] * len(answers)
+            asked += [_text_of(record, questions or {}, grader)] * len(answers)
     grades = iter(grader.grade_many(items, asked))
     labelled = []
     for record in records:
@@ -139,7 +133,7 @@ def regrade(run: RunDirectory, grader: Grades, workload: Workload | None = None)
     records.
     """
     run.repair()
-    old = run.records()
+    old = _records(run)
     ungraded = next((record.id for record in old if record.is_graded and not record.gold), None)
     if ungraded is not None:
         raise ProbeError(
@@ -153,11 +147,37 @@ def regrade(run: RunDirectory, grader: Grades, workload: Workload | None = None)
         if question is not None and question.gold is not None:
             record = replace(record, gold=question.gold, task=question.task)
         relabelled.append(record)
-    new = grade_records(relabelled, grader, {key: q.text for key, q in asked.items()})
+    new = _graded_again(relabelled, grader, {key: q.text for key, q in asked.items()})
     record_regraded(run.path, run.line_digests(), [digest_of(line_of(record)) for record in new])
     run.rewrite(new)
     run.annotate(grading=dict(grader.identity))
     return sum(a != b for a, b in zip(old, new, strict=True))
+
+
+def _records(run: RunDirectory) -> Sequence[ProbeRecord | ReplyRecord]:
+    return run.records() if run.ladder is None else run.replies()
+
+
+def _graded_again(
+    records: Sequence[ProbeRecord | ReplyRecord], grader: Grades, questions: Mapping[str, str]
+) -> Sequence[ProbeRecord | ReplyRecord]:
+    """Grade the records of a run as if they had no grades; `questions` as for `grade_records`."""
+    replies = [record.ungraded() for record in records if isinstance(record, ReplyRecord)]
+    probes = [record for record in records if isinstance(record, ProbeRecord)]  # never both
+    texts = [_text_of(each, questions, grader) for each in replies if grader.reads_questions]
+    return [*graded(replies, grader, texts)[0], *grade_records(probes, grader, questions)]
+
+
+def _text_of(
+    record: ProbeRecord | ReplyRecord, questions: Mapping[str, str], grader: Grades
+) -> str:
+    text = questions.get(record.key)
+    if text is None:
+        raise GraderError(
+            f"{grader.identity['grader']} reads the question, and that of {record.id!r} is "
+            "not in the workload's file"
+        )
+    return text
 
 
 def check_grader(run: RunDirectory, name: str | None) -> None:
@@ -206,16 +226,21 @@ def remarks_on_grader(run: RunDirectory) -> list[str]:
     if "grader_sha256" not in grading:
         return []
     name = grading["grader"]
-    records = run.records()
+    records = _records(run)
     if not any(record.is_graded for record in records):
         return [f"no question has gold, so that {name} was not asked"]
     parts = run.parts(run.table().groups)
     fit = [r for r, part in zip(records, parts, strict=True) if PARTS[part] == "fit"]
     told = [
-        r for r in fit if r.gold and normalize(r.task, r.gold) and r.is_graded and not r.cannot_tell
+        r
+        for r in fit
+        if r.gold
+        and normalize(r.task, r.gold)
+        and r.is_graded
+        and not (isinstance(r, ProbeRecord) and r.cannot_tell)
     ]
     with Grader() as by_gold:
-        compared = grade_records(told, by_gold)
+        compared = _graded_again(told, by_gold, {})
     # Equal answers to a question count once, unreadable ones not at all.
     differ = {
         (record.key, form): mine != theirs
@@ -228,7 +253,7 @@ def remarks_on_grader(run: RunDirectory) -> list[str]:
         f"it differs from comparison with gold on {sum(differ.values())} of {len(differ)} "
         "different answers where both can say"
     ]
-    if untold := sum(record.cannot_tell for record in records):
+    if untold := sum(r.cannot_tell for r in records if isinstance(r, ProbeRecord)):
         remarks.append(
             f"{name} could not tell of {untold} recorded answers whether they are right: they "
             "count as wrong"
@@ -236,8 +261,11 @@ def remarks_on_grader(run: RunDirectory) -> list[str]:
     return remarks
 
 
-def _grades(record: ProbeRecord) -> Iterator[tuple[str, bool | None]]:
+def _grades(record: ProbeRecord | ReplyRecord) -> Iterator[tuple[str, bool | None]]:
     """Normal form and grade of each answer: forced ones, visible ones, the natural one."""
+    if isinstance(record, ReplyRecord):
+        yield from ((reply.normalized, reply.correct) for reply in record.rungs)
+        return
     for c in record.checkpoints:
         yield c.normalized, c.correct
     written = [(c.visible_answer, c.visible_correct) for c in record.checkpoints]

@@ -255,7 +255,7 @@ class RunDirectory:
         if records:
             append(self.probes_path, b"".join(line_of(record) + b"\n" for record in records))
 
-    def rewrite(self, records: Sequence[ProbeRecord]) -> None:
+    def rewrite(self, records: Sequence[ProbeRecord | ReplyRecord]) -> None:
         """Replace the file as a whole, for regrading; probing only appends."""
         replace_file(self.probes_path, b"".join(line_of(record) + b"\n" for record in records))
 

@@ -97,6 +97,14 @@ class ReplyRecord:
                 found.append(None if leader is None else self.rungs[first])
         return found
 
+    def ungraded(self) -> ReplyRecord:
+        """The record without grades, and with its answers in their present normal form."""
+        rungs = (
+            replace(each, normalized=normalize(self.task, each.answer), correct=None)
+            for each in self.rungs
+        )
+        return replace(self, rungs=tuple(rungs))
+
     def to_json(self) -> str:
         """One line of JSON, keys in the order of the fields."""
         return json.dumps(asdict(self), ensure_ascii=False, allow_nan=False)

@@ -120,6 +120,33 @@ def test_a_question_killed_before_its_grade_is_graded(folder: Path) -> None:
     assert sorted(file.read_bytes().splitlines()) == sorted(whole.splitlines())
 
 
+def test_replies_are_graded_by_a_function_and_again_by_gold(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(folder))
+    (folder / "even_alone.py").write_text(
+        "def right(question, gold, answer):\n"
+        "    same = f'Say {gold} ' in question and answer.rstrip('.') == gold\n"
+        "    return same and int(gold) % 2 == 0\n"
+    )
+    words = ("--alpha", "0.1", "--no-report", "--grader", "even_alone:right")
+    with rung_server(say) as server:
+        ladder_at(folder, server.url)
+        record(*words, command="assess")
+    assert "answers are graded by even_alone:right" in (folder / "run/assessment.json").read_text()
+
+    def right() -> set[str]:
+        run = RunDirectory.load(Path("run"))
+        return {record.id for record in run.replies() if record.rungs[-1].correct}
+
+    assert right() == {f"q{k}" for k in range(0, N, 2)}
+    again = ["assess", "run", "--alpha", "0.1", "--no-report", "--quiet", "--regrade"]
+    assert main([*again, "--grader", "even_alone:right"]) == 0
+    assert right() == {f"q{k}" for k in range(0, N, 2)}
+    assert main([*again, "--grader", "gold"]) == 0
+    assert right() == {f"q{k}" for k in range(N)}
+
+
 @pytest.mark.slow
 def test_what_is_recorded_is_calibrated_and_climbed(
     folder: Path, capsys: pytest.CaptureFixture[str]
