@@ -42,7 +42,7 @@ class ForcedAnswer:
     0."""
     mean_entropy: float
     tail_mass: float | None
-    """Mean probability outside the top k; None if the whole vocabulary was measured."""
+    """Mean probability outside the top k; None if no top k was requested."""
     closed_by_itself: bool | None = None
     """Whether the model closed its thinking right after the answer; None unless the cue is open."""
     entropy_slack: float = 0.0

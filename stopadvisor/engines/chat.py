@@ -281,7 +281,7 @@ class GrowingText:
         return _decode(self.chat.tokenizer, ids, special=False)
 
     def _context(self, ids: Sequence[int], text: str) -> int:
-        """Return the start of the shortest suffix of `ids` that decodes to the text's end."""
+        """Return the start of a short suffix of `ids` that decodes to the text's end."""
         n_tokens = _CONTEXT
         while n_tokens < len(ids):
             context = self._decode(ids[-n_tokens:])

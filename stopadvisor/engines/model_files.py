@@ -87,7 +87,7 @@ def served_identity(
 def require_hub(model: str) -> None:
     """Raise `ModelError` at once if a model is not cached and the Hub cannot be reached.
 
-    The Hub's own client would retry five times, half a minute each.
+    The Hub's own client would retry five times, which takes half a minute.
     """
     from huggingface_hub import constants, try_to_load_from_cache
 

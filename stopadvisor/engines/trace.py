@@ -131,7 +131,10 @@ def report_drawn(session: Session, trace: Trace) -> None:
 
 
 def token_figures(logprob: float, likeliest: Sequence[float]) -> Figures:
-    """Compute a token's figures from the log-probabilities of the likeliest alternatives."""
+    """Compute a token's figures from the log-probabilities of the likeliest tokens in its place.
+
+    `EngineError` if they are not finite.
+    """
     entropy = -sum(math.exp(x) * max(x, -1e4) for x in likeliest)
     tail = 1.0 - sum(math.exp(x) for x in likeliest)
     if not math.isfinite(logprob + entropy + tail):

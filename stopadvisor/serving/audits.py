@@ -77,8 +77,8 @@ class Auditor:
     settings: AuditSettings
     metrics: Metrics
     leave: Callable[[int], None]
-    """Ends the server with an exit code; called with ``on_alarm="exit"`` when an alarm is raised,
-    or at start if one is still on."""
+    """Ends the server with the exit code of the most severe alarm; called with ``on_alarm="exit"``
+    when an alarm is raised, or at start if one is still on."""
     key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
     """May change at each start, because every request gets a fresh id."""
     _running: set[asyncio.Task[None]] = field(default_factory=set, repr=False)

@@ -1,6 +1,6 @@
 """Which chat requests a policy covers: those that ask as its calibration questions did.
 
-A request with any field that is not known to leave the answer alone is not covered.
+A request with any field that is not known to leave the answer unchanged is not covered.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Prometheus metrics of plugin and gateway, and the gateway's log.
 
 Both hold numbers and fixed words only: no text of a request or reply, no key, and of errors only
-the class, except for the checks of upstreams, which involve no request.
+the class, except where no request is involved: checks of upstreams, and reloads.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Metrics:
         self.responses = counter("responses", "Responses by status; 0 means none.", "status")
         self.stops = counter("stops", "Stopped traces by thinking tokens.", "route", "budget")
         self.rungs = counter("rungs", "Requests by the rung that answered.", "route", "rung")
-        self.rungs_down = counter("rungs_down", "Requests for which a rung was down.", "rung")
+        self.rungs_down = counter("rungs_down", "Requests that a rung could not answer.", "rung")
         self.tokens = counter("tokens", "Decoded tokens of covered requests.", "kind")
         self.discarded = counter("discarded_tokens", "Tokens outside of any reply.")
         self.reasoning = Counter(
@@ -161,7 +161,9 @@ class Metrics:
         self.audit_tokens = counter("audit_tokens", "Tokens decoded for audits.")
         self.audit_e_value = gauge("audit_e_value", "Evidence against a limit.", "digest", "watch")
         self.audit_change = gauge("audit_change", "Evidence of a change.", "digest", "watch")
-        self.audit_upper = gauge("audit_upper_limit", "Upper limit of differing replies.", "digest")
+        self.audit_upper = gauge(
+            "audit_upper_limit", "Upper limit of the share of differing replies.", "digest"
+        )
         self.audit_alarm = gauge(
             "audit_alarm",
             "1 while this alarm is on: promise, early-warning or change.",

@@ -106,7 +106,8 @@ class MonitoredPromise:
     audit_tokens: int
     """Tokens decoded for audits, in addition."""
     saved_tokens: float | None
-    """Tokens saved by stopping, estimated from the audits; null without a result."""
+    """Tokens saved by stopping, estimated by what audits decode, and too high for a gateway, whose
+    audits think from the start; null without a result."""
     drift: Mapping[str, float]
     """Evidence that a feature of the traffic has changed; says nothing about risk."""
     drifted: Mapping[str, int]
@@ -131,7 +132,7 @@ def monitored(
     settings, counts, certificate = monitor.settings, monitor.counts, policy.terms.certificate
     assert certificate is not None  # `watch_settings` refuses a policy that promises nothing
     saved = None
-    if counts["resolved"]:  # each stop saves what an audit decodes, on average
+    if counts["resolved"]:  # a stop saves about what an audit decodes
         saved = counts["stopped"] * counts["audit_tokens"] / counts["resolved"]
     alarms = tuple(monitor.alarms[kind] for kind in ALARMS if kind in monitor.alarms)
     return MonitoredPromise(

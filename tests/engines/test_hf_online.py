@@ -221,7 +221,10 @@ def test_places_taken_by_others_change_nothing(
 def test_probing_leaves_the_trace_as_it_was(
     random_engine: HfEngine, windowed_engine: HfEngine
 ) -> None:
-    """With many probes and no stop, the trace is token for token the one without probes."""
+    """With many probes and no stop, the trace is token for token the one without probes.
+
+    A policy of full thinking asks for no probe.
+    """
     texts = ["x" * n for n in (1, 30, 7, 60)]
     for engine in (random_engine, windowed_engine):
         never = rule(engine, "confidence", 1e-3, budgets=[0, 1, 2, 7, 20, 33], max_think=40)
@@ -229,12 +232,12 @@ def test_probing_leaves_the_trace_as_it_was(
         at = replace(policy_plan(plain), answer_cap=6)
         requests = make_requests(texts, never, task="numeric")
         alone = engine.probe([request.prompt for request in requests], at)
-        for batch_size in (2, 4):
+        for policy, batch_size in ((never, 2), (never, 4), (plain, 4)):
             found = dict(
                 engine.serve(
                     requests,
-                    replace(policy_plan(never), answer_cap=6),
-                    never,
+                    replace(policy_plan(policy), answer_cap=6),
+                    policy,
                     batch_size=batch_size,
                 )
             )
@@ -242,7 +245,8 @@ def test_probing_leaves_the_trace_as_it_was(
                 assert found[i].thinking == trace.thinking
                 assert (found[i].text, found[i].finish) == (trace.natural_text, trace.finish)
                 assert found[i].stopped_at is None
-                assert found[i].n_probes == sum(b < trace.trace_tokens for b in never.budgets)
+                assert found[i].n_probes == sum(b < trace.trace_tokens for b in policy.budgets)
+                assert (found[i].probe_tokens > 0) == (found[i].n_probes > 0)
 
 
 # --- Policies that probe elsewhere than on a grid ---

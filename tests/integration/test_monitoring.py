@@ -108,7 +108,7 @@ def test_harder_traffic_raises_the_alarm_and_ends_the_stopping(
     quiet = settled(words, len(easy), capsys)
     assert (quiet["requests"], quiet["verdict"]) == (len(easy), "no-alarm")
     assert quiet["resolved"] > 10
-    # The metric is updated only by audited requests.
+    # A request that is not audited shows in the metric only with the next one that is.
     shown = 'audit_e_value{digest="[0-9a-f]{8}",watch="differs"}'
     while metric(server, shown) != pytest.approx(quiet["watched"][0]["e_value"], rel=1e-12):
         assert len(easy) < 110, "half of all are audited, and none was shown as the log has it"

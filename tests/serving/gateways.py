@@ -1,4 +1,4 @@
-"""Gateways in this process, in front of servers that tell a story, over real sockets."""
+"""Gateways in this process, in front of scripted servers, over real sockets."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ def until(holds: Callable[[], bool]) -> None:
 
 @contextmanager
 def odd_server(**options: Any) -> Iterator[OddServer]:
-    """Serve a story, with the thinking as ``reasoning_content``."""
+    """Run a scripted server that returns thinking as ``reasoning_content``."""
     server = OddServer(chat="reasoning_content", **options)
     server.start()
     try:

@@ -184,6 +184,7 @@ class Client:
             "model": self.model,
             "prompt": list(prompt),
             "return_token_ids": True,
+            # Names the alternatives in ``top_logprobs`` uniquely: texts of tokens may be equal.
             "return_tokens_as_token_ids": True,
             "max_tokens": max_tokens,
             "temperature": temperature,

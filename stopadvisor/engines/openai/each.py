@@ -25,8 +25,9 @@ def asked_each(
 ) -> Iterator[tuple[int, _Result]]:
     """Call `ask` for each item, `size` at once; yield numbered results as they complete.
 
-    After the results before an error, raise the first `StopAdvisorError`.  No item is started while
-    `size` results wait to be consumed, so a slow or killed consumer holds no more than that.
+    If calls fail, the first `StopAdvisorError` is raised, after the results that came before.  No
+    item is started while `size` results wait to be consumed, so a slow or killed consumer holds no
+    more than that.
     """
     # Acquired without yielding to the loop, so that a local model can batch what starts together.
     places = anyio.Semaphore(size, fast_acquire=True)

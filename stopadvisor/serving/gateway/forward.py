@@ -127,7 +127,7 @@ class Forwarder:
     async def forward(self, request: Incoming, send: Send) -> Upstream:
         """Answer a request with an upstream's reply, and return the upstream.
 
-        Another upstream is tried as long as no byte of a reply was received.
+        Another upstream is tried as long as no byte was sent to the client.
 
         Raises
         ------

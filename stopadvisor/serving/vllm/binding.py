@@ -139,7 +139,7 @@ def _bind(
             "queue, probes queue after them, and traces think on in vain"
         )
     stops = AnswerStops.of(chat, loaded.stop_ids, len(loaded.tokenizer))
-    # If the cue leaves thinking open, the model ends its forced answer by closing it.
+    # If the cue leaves thinking open, the model may end its forced answer by closing it.
     closing = chat.closer.ids[-1:] if is_open_cue(plan.cue) else ()
     likeliest = Likeliest(facts.vocabulary)
     # If the likeliest tokens say too little, a probe asks for the whole vocabulary at once.

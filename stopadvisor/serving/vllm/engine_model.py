@@ -93,7 +93,7 @@ class EngineModel:
         return request
 
     async def finish(self, trace: Trace) -> int:
-        """Continue a stopped trace to its end, at the lowest priority; return its tokens."""
+        """Continue a stopped trace to its end at the lowest priority; return the tokens decoded."""
         drawn = len(trace.ids)
         if trace.end.over:
             return 0
@@ -186,7 +186,11 @@ class EngineModel:
         ends: Sequence[int] | None = None,
         final: bool = False,
     ) -> AsyncGenerator[Any, None]:
-        """Send a request that stops at any id in `ends`, by default the model's stop ids."""
+        """Send a request that stops at any id in `ends`, by default the model's stop ids.
+
+        Closing the outputs aborts it.  Read those of a finished request to their end: closing them
+        would send an abort all the same.
+        """
         return self.engine.generate(
             ids,
             {**parameters, "stop_token_ids": list(self.stop_ids if ends is None else ends)},

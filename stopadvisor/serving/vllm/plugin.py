@@ -59,7 +59,7 @@ class StopAdvisorPlugin:
             metrics, settings = Metrics(), self._settings
             loop = asyncio.get_running_loop()
             metrics.tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
-            # vLLM offers no graceful shutdown from inside its process.
+            # vLLM has no graceful shutdown from inside its process: open requests end at once.
             auditors = Auditors(settings.audit, metrics, os._exit)
             route = PolicyRoute(
                 settings,
