@@ -1,9 +1,9 @@
 """Candidate rules: families on schedules, each measured on fit questions.
 
 Schedules are strides over the positions that all questions share, with an early or late start, and
-markers with a minimum gap; all end at a position after which no fit question is lost.  For a ladder
-candidates say which rungs are asked, by which signal, along which path: few on purpose, since with
-160 fit questions each further rule costs more than it gains.
+markers with a minimum gap; all end at a position from which on stopping loses no fit question.  For
+a ladder candidates say which rungs are asked, by which signal, along which path: few on purpose,
+since with 160 fit questions each further rule costs more than it gains.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ _LATE_QUANTILE = 0.05
 """A late start omits positions that 95 % of fit traces pass: almost every question would pay for
 probes there."""
 _CAP_MARGIN = 1.25
-"""Factor on the position after which no fit question is lost: others may need a little longer."""
+"""Factor on the first position from which on stopping loses no fit question: others may need a
+little longer."""
 _FROM_THE_START = ("run-stability", "confidence-leap", "agreement")
 """Published families, tried only from the first probe on."""
 
@@ -63,7 +64,7 @@ _FROM_THE_START = ("run-stability", "confidence-leap", "agreement")
 def last_resort(fit: FitData) -> int | None:
     """Position at which every trace is stopped; None for none.
 
-    A quarter beyond the smallest position after which stopping loses no fit question.  None under
+    A quarter beyond the first position from which on stopping loses no fit question.  None under
     the last-checkpoint reference, where the last checkpoint is such an end already.
     """
     table, positions = fit.table, fit.positions
@@ -221,7 +222,8 @@ def _rung_candidates(
             if not climb.path:
                 continue
             gives_up = _giving_up(fit, climb, scores, on_give_up)
-            # Escalating takes the place of the plain rule: it loses no more, and costs less.
+            # Escalating takes the place of the plain rule: it costs less on fit questions, and no
+            # reply more is lost, though a drop may gain fewer.
             if gives_up is None or on_give_up == "reply":
                 yield sequence_of(fit, _rule(climb, fit, scores))
             if gives_up is not None:
@@ -235,7 +237,7 @@ class AlwaysRung:
     name: str
     """The rung."""
     replies: int
-    """Replies asked of it; more than one where the majority answer is served."""
+    """Replies asked of it; where there are several, their plurality is served."""
     saving_pct: float
     """Saving against the reference, at the prices of the ladder."""
     token_saving_pct: float
@@ -359,10 +361,10 @@ def _giving_up(
 ) -> Climb | None:
     """The rule with a level for each step, below which it gives up; None where none pays.
 
-    With `escalate` any rung but the last cheap one may give up, and each step has the level at
-    which its climbs cost least: all rungs share it, as they share the threshold.  With `reply` the
-    boldest step gives up the lowest quarter of the replies and the most careful one none; the test
-    counts what that loses.
+    With `escalate` any rung but the last cheap one may give up.  Each step has the level that saves
+    most of those that save `_PAYS` standard errors, or one below all scores seen; all rungs share
+    it, as they share the threshold.  With `reply` the boldest step gives up the lowest quarter of
+    the replies and the most careful one none; the test counts what that loses.
     """
     rungs, columns = fit.table.rungs, list(climb.columns)
     assert rungs is not None

@@ -130,7 +130,8 @@ class Choice:
     """One-sided 95 % lower limit of the net saving (percent): chosen in a resample, measured on
     the questions outside it."""
     probability: float = 0.0
-    """Probability that calibration certifies some positive saving, at the fit risk."""
+    """Probability that calibration certifies some positive saving, at the fit risk: that of the
+    likelier sequence, each tested at its own share of delta."""
     label_savings: Mapping[int, float] = field(default_factory=dict)
     """Expected saving of the advised rule (percent), by the number of calibration questions."""
     margin: float = SIMPLER_WITHIN

@@ -68,8 +68,8 @@ def promises(
 ) -> tuple[Promise, ...]:
     """Rate the promise of each alpha, with the other settings as given; arguments as of `choose`.
 
-    Alphas above the accuracy, which no rule can break, are left out; NothingToChoose if none is
-    left.
+    Where the loss counts grades, alphas of the full-thinking accuracy or more are left out, as no
+    rule can break them; NothingToChoose if none is left.
     """
     accuracy = float(rules.fit.table.full_correct.mean())
     meant = [alpha for alpha in alphas if alpha < accuracy or not settings.limits_accuracy]
@@ -92,13 +92,11 @@ def _promise(
 ) -> Promise:
     fit, ranking = rules.fit, rules.ranked(n_calibration, settings, categories)
     advised = ranking.advised
-    shares = [useful_shares(fit, each.sequence) for each in ranking.tested]
-    needed = [
-        counted_labels(settings, settings.delta, share, power_wanted=_SURE)
-        for share in shares
-        if share is not None
-    ]
-    labels = min((n for n in needed if n is not None), default=None)
+    # Of the first rule alone: a second one is tested at what the first leaves of delta.
+    shares = useful_shares(fit, ranking.tested[0].sequence)
+    labels = None
+    if shares is not None:
+        labels = counted_labels(settings, settings.delta, shares, power_wanted=_SURE)
     if advised is None:
         return Promise(settings.alpha, 0.0, 0.0, 0.0, labels)
     sequence = advised.sequence
@@ -113,7 +111,7 @@ def _promise(
 
 
 def proposed(offered: Sequence[Promise]) -> Promise:
-    """The smallest alpha that is almost sure to be certified, else the likeliest, then largest."""
+    """The smallest alpha that saves with probability 0.9, else the likeliest, then the largest."""
     sure = [each for each in offered if each.probability >= _SURE and each.saving_pct > 0]
     return sure[0] if sure else max(offered, key=lambda each: (each.probability, each.alpha))
 

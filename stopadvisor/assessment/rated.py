@@ -410,7 +410,7 @@ def compare(
     difference, limit = _difference(resamples, learned, scalar), resamples.limit
     # Where not even one fit loss is allowed, a single question (the most confident loser) decides
     # each threshold.  The bootstrap understates the spread of extremes: at nominal 95 % equal
-    # families differed in up to 9 % of simulated data sets, at nominal 99 % in at most 4 %.
+    # families seemed to differ in up to 9 % of simulated data sets, at nominal 99 % in at most 4 %.
     fewest = limit.fewest(resamples.fit.table.n_questions)
     level = 0.95 if fewest >= 1 else 0.99
     spread = interval(difference, level)

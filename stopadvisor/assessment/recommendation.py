@@ -177,7 +177,7 @@ def recommend(
                 _labels_reason(choice),
             )
         solved = choice.full_accuracy * choice.n_fit
-        # A few losses are harmless, even if chance explains them.
+        # A few losses are harmless, even if random stopping would lose no more.
         if blind is not None and not blind.informed and blind.losses > settings.alpha * solved:
             return full_budget(
                 f"Evidence: {point.family} loses {blind.losses} of {choice.n_fit} fit questions, "

@@ -1,4 +1,4 @@
-"""What is shown about one fixed rule: calibration, export, verification and transfer."""
+"""Certify one fixed rule, and check it: calibration, labels, export, transfer, verification."""
 
 __all__ = [
     "calibration", "certify", "check_policy", "issue", "labelling", "looks",

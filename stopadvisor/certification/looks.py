@@ -328,7 +328,8 @@ def open_calibration(
 def open_for_paper(source: Source, settings: Settings, *, allowed: bool) -> None:
     """Open the calibration questions to the paper's protocol, which shows all outcomes.
 
-    Records a look.  Unless that is `allowed`, questions that nobody has seen are refused.
+    Records a look.  Unless that is `allowed`, questions that nobody has seen are refused; those of
+    an archive are public.
 
     Raises CalibrationError: the look is not allowed, gold is missing, or the paper has no such
     serving regime.

@@ -34,8 +34,8 @@ class Evidence:
     power_to_confirm: float
     """Probability of a confirmation at the expected risk."""
     detectable_risk: float | None
-    """Risk that would be contradicted four times in five; None for a drop, and where the questions
-    are too few for any."""
+    """Risk that would be contradicted four times in five; None for a drop, for two traces, and
+    where the questions are too few for any."""
 
 
 def of_questions(losses: int, n: int, alpha: float, delta: float, expected: float) -> Evidence:

@@ -80,13 +80,13 @@ class Verification:
     n_left_out: int
     """Traces left out."""
     n_met_before: int
-    """Of these, questions that made the policy."""
+    """Of these, traces of questions that made the policy, or of their groups."""
     n_repeated: int
-    """Of these, further traces of a question."""
+    """Of these, further traces of a question, or of a group."""
     n: int
     """Fresh questions that were counted."""
     losses: int
-    """Lost ones."""
+    """Lost questions; lost replies where two traces count."""
     risk: float
     """Their share; of a drop less the share gained."""
     lower: float
@@ -98,7 +98,8 @@ class Verification:
     power_to_confirm: float
     """Chance to confirm at that risk."""
     detectable_risk: float | None
-    """Risk that would be contradicted four times in five; null: too few questions for any."""
+    """Risk that would be contradicted four times in five; null where questions are too few for any,
+    of a drop, and where two traces count."""
     graded_by: GradedBy
     """What says that an answer is right.  By `agreement`, where gold is missing, it is right where
     it is what full thinking answers: then accuracies are shares that agree, and risks shares that
@@ -110,7 +111,7 @@ class Verification:
     accuracy_difference: float
     """Stopping minus full thinking."""
     accuracy_difference_ci95: tuple[float, float]
-    """Its interval."""
+    """Its 95 % interval; with two traces as wide as if the second always repeated the first."""
     serving: str
     """The serving regime in which the saving is counted."""
     unit: str
@@ -129,7 +130,8 @@ class Verification:
     """What was lost in each category, by the first trace of each question; of a drop, gains are
     not counted."""
     drift: tuple[Drift, ...]
-    """Features against the calibration questions; empty where the policy stores none."""
+    """Features of first traces against the calibration questions; empty where the policy stores
+    none."""
     loss: Literal["differs", "drop"] | None = None
     """What was counted, and is held against alpha; without it lost answers.  Without gold replies
     that differ stand for lost ones, and for a drop."""

@@ -67,6 +67,7 @@ _SAMPLED = (
     " Of the replies that differ the first {labels}, in an order fixed beforehand, were labelled."
 )
 _TWO_TRACES = " Each calibration question was answered twice, and both replies counted."
+_FIRST_OF_TWO = " For the fall of accuracy the first reply alone counted."
 
 
 # --- Fields ---------------------------------------------------------------------------------------
@@ -79,7 +80,7 @@ class GuaranteeTerms:
     loss: LossKind
     """The loss that is limited."""
     alpha: Share
-    """Largest share of questions with that loss."""
+    """Largest share of questions with that loss; for `drop`, largest fall of accuracy."""
     n: Some
     """Calibration questions."""
     lost: Count
@@ -87,7 +88,7 @@ class GuaranteeTerms:
     gained: Count
     """Replies that stopping made right; only for `drop`."""
     upper: ShareOrEnd
-    """Upper confidence limit of the share."""
+    """Upper confidence limit at this threshold alone; the claim is `alpha`."""
     category: Name | None
     """The category of questions it covers; null for all."""
     both: Count | None = None
@@ -120,9 +121,10 @@ class CertificateTerms:
     SPARSE: ClassVar[bool] = True
 
     alpha: Share
-    """Share of questions that may become wrong."""
+    """Largest share of questions with the loss; for `drop`, largest fall of accuracy."""
     delta: Share
-    """Chance that the claim fails, over the draw of questions."""
+    """Error probability of this look, over the draw of questions; of all planned looks together, if
+    they were planned."""
     confidence: ShareOrEnd
     """1 minus the error probability of all looks."""
     bound: Literal["exact"]
@@ -132,9 +134,9 @@ class CertificateTerms:
     n: Some
     """Calibration questions."""
     losses: Count
-    """Calibration questions that stopping made wrong."""
+    """Calibration questions that stopping made wrong, or different; replies, with two traces."""
     upper: ShareOrEnd
-    """Upper confidence limit of the share lost."""
+    """Upper confidence limit of the risk at this threshold alone; the claim is `alpha`."""
     reference: Literal["natural", "last-checkpoint"]
     """The answer of full thinking: the model's own, or the last probe's."""
     looks: Some
@@ -161,7 +163,8 @@ class CertificateTerms:
     max_think: TokenCount | None
     """Cap on thinking tokens under which the claim holds: the policy's own."""
     differs_upper: ShareOrEnd | None = None
-    """Upper limit of the share of replies that differ from full thinking's, for the monitor."""
+    """Upper limit of the share of replies that differ from full thinking's, at this threshold
+    alone; for the monitor."""
     loss: LossKind = LOST.name
     """The loss that is limited."""
     gained: Count | None = None
@@ -185,7 +188,8 @@ class CertificateTerms:
     differing: Count | None = None
     """Replies that differ from full thinking's, if labels were planned."""
     planned_labels: Some | None = None
-    """How many of the differing replies were labelled; `losses` counts the lost ones of these."""
+    """Labels planned: that many of the differing replies count, the first, or all if fewer differ;
+    `losses` are the lost ones of these."""
     on_stop: OnStop | None = None
     """What a stopped question gets, if that is a visible answer."""
     answer_cap: TokenCount | None = None
@@ -249,6 +253,8 @@ def claim(certificate: CertificateTerms, *, climbs: bool = False) -> str:
     )
     if certificate.traces is not None:
         text += _TWO_TRACES
+        if not all(LOSSES[limit.loss].is_binary for limit in limits):
+            text += _FIRST_OF_TWO
     if certificate.labelled is not None:
         text += _FEW_LABELS
     if certificate.planned_labels is not None:
@@ -373,7 +379,7 @@ def _check_binomial(limit: GuaranteeTerms, delta: float) -> None:
 def _check_trinomial(
     limit: GuaranteeTerms, counts: tuple[int, int], delta: float, counted: str, what: str
 ) -> None:
-    """Run the exact test at a hundred shares of gained questions, never stricter than the full one.
+    """Run the exact test at 96 shares of gained questions, never stricter than the full one.
 
     With two traces, `counts` are the questions with both replies lost and with neither lost.
     """

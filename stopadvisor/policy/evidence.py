@@ -139,7 +139,8 @@ class ServedTerms:
     """What the rule does on a sample of calibration questions."""
 
     stop: tuple[float, ...]
-    """Thinking tokens at the stop, or the number of a ladder's reply served; -1 for neither."""
+    """Thinking tokens at the stop, -1 for none; for a ladder the number of the reply served, -1 for
+    the reference."""
     prompt_tokens: tuple[float, ...]
     """Prompt tokens of each question."""
     first_logprob: tuple[float, ...] | None = None

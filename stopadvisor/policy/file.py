@@ -218,7 +218,7 @@ def sealed(content: Mapping[str, Any]) -> tuple[str, str]:
     """Return a policy's JSON text with its digest, and the digest.
 
     The digest is SHA-256 over the text with 64 zeros in its place.  It detects damage but is no
-    signature.  A reader never has to write the text again, so any JSON writer will do.
+    signature.  A reader never has to write the text again, so how numbers are written is free.
     """
     first = {"schema": POLICY_SCHEMA, "digest": NO_DIGEST}
     rest = {key: value for key, value in content.items() if key not in first}

@@ -97,7 +97,7 @@ class ProbeTerms:
     closer: TokenText
     """The text that closes the thinking."""
     cue: TokenText
-    """The text after the closer that asks for the answer."""
+    """The text that asks for the answer, after the closer or, if open, after the thinking."""
     cap: TokenCount
     """Most tokens of a forced answer."""
     answer_cap: TokenCount | None

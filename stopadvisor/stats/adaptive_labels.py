@@ -24,7 +24,7 @@ class LabelTest:
     """One sequence of thresholds, with the known losses."""
 
     differs: BoolArray  # (n_questions, n_thresholds)
-    """Whether the reply differs, so that its label matters."""
+    """Whether the reply differs and its label counts; in a sample not all of these do."""
     lost: BoolArray  # (n_questions, n_thresholds) subset of differs; read only where known
     most: IntArray | int
     """Most losses that the test allows, per threshold or for all; -1 if it allows none at all."""
@@ -151,7 +151,7 @@ def forecast(
     """Forecast the gain from further labels, by continuing the walk with simulated ones.
 
     A differing question is lost if its natural answer is right.  How often that happens is drawn
-    from its posterior, given the labelled questions that differ somewhere.
+    from its posterior (uniform prior), given the labelled questions that differ somewhere.
     """
     lost = n = 0
     for test in tests:

@@ -182,7 +182,8 @@ class NotCertified:
     reason: str
     """Why nothing was certified."""
     labels_needed: int | None
-    """Calibration labels that would suffice; null if no number would at the expected risk."""
+    """Calibration labels that suffice four times in five; null if no number does at the expected
+    risk."""
     assumed_risk: float | None
     """Risk that `labels_needed` assumes; 0 if there are too few labels to certify zero losses."""
 

@@ -41,8 +41,8 @@ MOST_SAMPLED = 20_000
 _FIRST = 32
 """Number of intervals to begin with."""
 _NARROWEST = 2e-4
-"""Relative width below which an interval is not halved again; the size is then overstated by about
-1 %."""
+"""Relative width below which an interval counts as too large and is not halved again; the size is
+then overstated by about 1 %."""
 _REACH = 9.0
 """Standard deviations beyond which binomial mass is left out, and counted as rejected."""
 _BEYOND = 1e-12

@@ -299,8 +299,8 @@ def betting_upper_limit(
     Returns
     -------
     float
-        The largest risk in (0, 1] that is not rejected; with probability ``1 - delta`` it is above
-        the true risk at all times.
+        The largest risk in (0, 1] that is not rejected; with probability ``1 - delta`` or more it
+        is above the true risk at all times.
 
     Notes
     -----

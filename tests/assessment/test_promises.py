@@ -11,11 +11,13 @@ import pytest
 
 from stopadvisor.assessment.candidates import candidates
 from stopadvisor.assessment.choice import Choice, Settings, choose
+from stopadvisor.assessment.limits import Shares
 from stopadvisor.assessment.promises import Promise, promises, proposed
 from stopadvisor.assessment.rated import RulesOnFit, certification_probability
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.ground.errors import NothingToChoose
 from stopadvisor.probes.outcomes import FitQuestions
+from stopadvisor.stats.bounds import labels_needed
 from tests.populations import FREE_FORM
 
 N = 240
@@ -72,6 +74,21 @@ def test_with_the_labels_named_a_certificate_comes_nine_times_in_ten(
 
         assert all(probability(n) >= 0.9 for n in range(labels, labels + 20))
         assert probability(labels - 1) < 0.9
+
+
+def test_labels_are_counted_for_the_first_rule(
+    rules: RulesOnFit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second one that loses less is tested at what the first leaves of delta."""
+    settings = replace(SETTINGS, alpha=0.15)
+    first, second = rules.ranked(N, settings, None).tested
+    lost = {id(first.sequence): 0.06, id(second.sequence): 0.0}
+    monkeypatch.setattr(
+        "stopadvisor.assessment.promises.useful_shares", lambda _, rule: (Shares(lost[id(rule)]),)
+    )
+    (promise,) = promises(rules, N, settings, alphas=[0.15])
+    wanted = labels_needed(0.15, 0.05, expected_risk=0.06, power_wanted=0.9)
+    assert promise.labels_for_90 == wanted
 
 
 def test_a_risk_that_no_test_can_hold_buys_nothing(offered: tuple[Promise, ...]) -> None:

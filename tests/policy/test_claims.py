@@ -27,6 +27,7 @@ def terms(**changes: Any) -> CertificateTerms:
     [
         ({"upper": 1.0}, "upper': expected at most alpha"),
         ({"upper": 0.10}, "do not give 0.1 as the exact limit"),
+        ({"upper": 0.1285}, "do not give 0.1285 as the exact limit"),
         ({"losses": 12}, "12 of 80 lost do not certify alpha 0.15 at delta 0.05"),
         ({"n": 8_000}, "do not give"),
         ({"delta": 0.001, "confidence": 0.999, "chain_delta": 0.001}, "do not certify"),
@@ -135,6 +136,14 @@ def test_several_limits_are_one_claim() -> None:
         "to wrong; accuracy falls by at most 2 points; in category 'algebra' stopping early turns "
         "at most 8 % of all"
     ) in said
+
+
+def test_of_two_traces_a_drop_counts_the_first_and_the_claim_says_so() -> None:
+    first = "For the fall of accuracy the first reply alone counted."
+    pairs = {"lost": 10, "both": 1, "one": 8, "none": 71}
+    found = terms(traces=2, guarantees=[limit(**pairs), limit(loss="drop")])
+    assert claim(found).endswith(f"both replies counted. {first}")
+    assert first not in claim(terms(traces=2, guarantees=[limit(**pairs)]))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,21 @@ SHEETS = {
 @pytest.mark.parametrize("name", SHEETS)
 def test_a_sheet_on_the_screen(name: str, goldens: Goldens) -> None:
     goldens.check(FILES / f"{name}.txt", drawn(SHEETS[name]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "few"),
+    [({}, True), ({"traces": 2}, False), ({"loss": "drop", "gained": 3}, False)],
+    ids=["few", "two traces", "drop"],
+)
+def test_questions_are_called_too_few_only_where_that_is_why(
+    changes: dict[str, Any], few: bool
+) -> None:
+    """Of a drop and of two traces no detectable risk is computed, however many there are."""
+    silent = replace(results.VERIFIED, verdict="silent", detectable_risk=None, **changes)
+    words = " ".join(drawn(verify_sheet(silent)).split())
+    assert "questions confirm with a probability of" in words
+    assert ("too few to contradict anything" in words) == few
 
 
 def drawn(sheet: Sheet) -> str:

@@ -117,11 +117,13 @@ def _power(checked: CheckedPolicy) -> str:
     text = (
         f"{checked.n} questions confirm with a probability of "
         f"{probability_words(checked.power_to_confirm)} if {share(checked.expected_risk)} are "
-        "lost, as in calibration; "
+        "lost, as in calibration"
     )
-    if checked.detectable_risk is None:
-        return text + "they are too few to contradict anything"
-    return f"{text}they contradict four times in five if {share(checked.detectable_risk)} are"
+    if checked.detectable_risk is not None:
+        return f"{text}; they contradict four times in five if {share(checked.detectable_risk)} are"
+    if checked.gained is not None or checked.traces is not None:
+        return text  # of a drop and of two traces that risk is not computed
+    return f"{text}; they are too few to contradict anything"
 
 
 def _categories(checked: CheckedPolicy) -> tuple[Section, ...]:
