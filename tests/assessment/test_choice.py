@@ -268,6 +268,22 @@ def test_the_chance_is_the_binomial_at_the_first_useful_threshold(light: Choice)
     assert light.probability == max(chances)
 
 
+def test_the_chance_of_a_second_rule_is_that_at_what_the_first_leaves_of_delta(
+    table: OpenQuestions, measured: RulesOnFit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def told(_: object, sequence: ThresholdSequence, n: int, at: Settings, *rest: object) -> float:
+        asked.append((sequence, at.delta))
+        return 0.3 * len(asked)
+
+    monkeypatch.setattr("stopadvisor.assessment.choice.certification_probability", told)
+    found = choose(table.as_fit(), 120, LIGHT, rules=measured)
+    assert len(found.sequences) == 2
+    assert asked == list(zip(found.sequences, found.deltas(120), strict=True))
+    assert found.probability == 0.6
+
+
 def test_the_chance_counts_what_the_bound_counts(light: Choice) -> None:
     sequence = light.sequences[0]
     (part,), more = sequence.counts, sequence.losses + 9
