@@ -71,6 +71,7 @@ def test_an_engine_that_changed_does_not_serve(
     change: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(self_test, "_ENDS_WITHIN", 0.05)
-    monkeypatch.setattr(self_test, "_TOKENS", 18)
+    # Long enough that a request which is not aborted is still running when the wait ends.
+    monkeypatch.setattr(self_test, "_TOKENS", 96 if change == "no abort" else 18)
     with pytest.raises(ModelError, match=message):
         tried(Changed(change))
