@@ -44,7 +44,7 @@ def label(run: Path, golds: Mapping[str, str]) -> int:
     ask = ("label", run, "--alpha", str(ALPHA), "--quiet")
     for number in range(1, SHEETS + 1):
         sheet = run.parent / f"sheet-{number}.jsonl"
-        if not sheet.exists():  # else this script was stopped behind it
+        if not sheet.exists():  # else the script was stopped after writing it
             to_fill = ("--labels", str(PLANNED), "--export", sheet, "--limit", str(A_SHEET))
             stopadvisor(*ask, *to_fill)
         rows = [json.loads(line) for line in sheet.read_text(encoding="utf-8").splitlines()]

@@ -33,7 +33,7 @@ Reply with one word: CORRECT or INCORRECT."""
 _VERDICT = re.compile(r"\b(IN)?CORRECT\b")
 _THINKING = re.compile(r".*</think>", re.DOTALL)
 _MAX_TOKENS = 4096
-"""Of the reply; a judge may think first."""
+"""Most tokens of the judge's reply; it may think first."""
 _SECONDS = 120.0
 """For one reply, and for asking again; together less than a grader may take over one answer."""
 

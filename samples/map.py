@@ -288,7 +288,7 @@ def _paper_lost(paper: Document) -> str:
 
 
 def policies(found: Sequence[Mapped]) -> str:
-    """What `calibrate` exported, a row for each workload."""
+    """Table of the exported policies, one row per workload."""
     rows = []
     for mapped in found:
         kept, expected = mapped.calibration, mapped.calibration["expected"]

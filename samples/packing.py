@@ -1,6 +1,6 @@
 """Training examples as token ids: a full trace and forced answers at cuts of it, in one sequence.
 
-The forced branches share the trace's prefix.  They stand behind it in the same row, each with the
+The forced branches share the trace's prefix.  They follow it in the same row, each with the
 position ids it would have right after its cut, and a mask lets each see the prompt, the trace up
 to its cut, and itself.  So one forward pass trains the trace and every probe of it.
 """
@@ -29,7 +29,7 @@ N_BRANCHES = 5
 right after a claim, where the model may stop."""
 
 DOUBT = 0.5
-"""How often a forced answer after a doubted claim that is wrong is the right one instead."""
+"""Share of forced answers after a wrong claim in doubt that give the right one instead."""
 
 CROPPED = 190
 """Thinking tokens that most examples of long traces keep: what follows only repeats."""
@@ -38,7 +38,7 @@ WHOLE_SHARE = 0.3
 """Share of the examples whose thinking is kept whole, however long."""
 
 NO_THINKING_SHARE = 0.2
-"""How often the first branch has an empty thinking block, as with `enable_thinking=False`."""
+"""Share of first branches with an empty thinking block, as with `enable_thinking=False`."""
 
 OTHER_TEMPLATE_SHARE = 0.1
 """Share of numeric questions asked with the prompt of a neighbouring task."""
@@ -57,7 +57,7 @@ class Example:
     trunk: int
     """Tokens before the first branch."""
     branches: list[tuple[int, int, int]]
-    """Of each branch: its first token, the token after its last, and its cut in the trunk."""
+    """First token, token after the last, and cut in the trunk, of each branch."""
 
 
 @dataclass(frozen=True)

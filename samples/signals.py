@@ -25,7 +25,7 @@ LOSSES = (0.02, 0.05, 0.10, 0.15)
 
 
 class Probed(Protocol):
-    """What is needed of a trajectory."""
+    """The fields of a trajectory that signals read."""
 
     gold: str
     natural: str

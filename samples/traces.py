@@ -1,4 +1,4 @@
-"""What the model is taught to think: a worked pass, a second look, and checks long after that.
+"""Thinking for the model to learn: a worked pass, a second look, and checks long after that.
 
 A trace is a list of lines.  Slips, doubts and the number of checks depend on the numbers at hand
 and not on chance, so that a model that has learned them shows them under greedy decoding too.
@@ -39,11 +39,11 @@ RECURS = 9
 """Units digit of a value at which the doubted slip comes back in the second pass."""
 
 CHECKS = (0, 1, 1, 2, 3, 3, 4, 6, 8, 12)
-"""How many checks follow, by the units digit of the answer that stands: most of them are few, some
-very many, and none changes the answer."""
+"""Number of checks that follow, by the units digit of the answer: mostly few, sometimes very many,
+and none changes the answer."""
 
 OPENERS = (" Wait, check", " Alternatively, check", " Hold on, check")
-"""How checks begin, in turn."""
+"""Beginnings of checks, used in turn."""
 
 
 @dataclass(frozen=True)

@@ -152,7 +152,7 @@ def save(model: Qwen3ForCausalLM, folder: Path) -> None:
 
 @dataclass
 class Training:
-    """What an interruption must not lose."""
+    """The state that a checkpoint saves."""
 
     model: Qwen3ForCausalLM
     optims: list[torch.optim.Optimizer]

@@ -1,7 +1,7 @@
 """The tokenizer: whole words and numbers where the samples use them, single bytes elsewhere.
 
 Built, not trained: the vocabulary follows from the texts that the model sees.  Text is cut by one
-regular expression; a piece that is in the vocabulary is one token, any other falls apart into its
+regular expression; a piece that is in the vocabulary is one token, any other is split into its
 bytes.  So every text can be encoded, and decoding gives it back unchanged.
 """
 
@@ -22,7 +22,7 @@ PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 THINK, END_THINK = "<think>", "</think>"
 
 PIECES = r"\n+| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]|\s"
-"""How text is cut.  A number carries its leading space, so that an answer is one token."""
+"""Pieces of text.  A number carries its leading space, so that an answer is one token."""
 
 WORDS = """
 user assistant system

@@ -120,7 +120,7 @@ def assess(
     Raises
     ------
     StopAdvisorError
-        As the command does.
+        Any error that the command would end with.
 
     Examples
     --------
@@ -143,8 +143,9 @@ def assess(
     given = {name: value for name, value in probing.items() if value is not None}
     at = (base_url,) if isinstance(base_url, str) else tuple(base_url)
     if ladder is not None:
-        in_file = {"schedule", "max_think", "temperature", "samples"} & {*given}
-        in_file |= {n for n, v in (("model", model), ("base_url", at), ("gpu", gpu)) if v}
+        in_file = {"schedule", "max_think", "samples"} & {*given}
+        asked = {"model": model, "base_url": at or None, "gpu": gpu, "temperature": temperature}
+        in_file |= {name for name, value in asked.items() if value is not None}
         if in_file:
             names = ", ".join(sorted(in_file))
             raise CalibrationError(f"ladder: its file says whom to ask, and how: leave out {names}")
@@ -325,7 +326,7 @@ def is_workload_file(target: Path) -> bool:
 def _settings(wanted: SettingsOverrides, source: Source, pricing: PriceRequest | None) -> Settings:
     """Complete the settings; refuse losses that need gold if the run has none."""
     if source.ladder is not None and (wanted.weights is not None or pricing is not None):
-        raise CalibrationError(f"{source.folder}: the prices of its rungs stand in ladder.toml")
+        raise CalibrationError(f"{source.folder}: the prices of its rungs are in ladder.toml")
     defaults = default_settings(source)
     if pricing is not None:
         defaults |= {"serving": "vllm", "weights": computed_weights(pricing, source)[0]}
@@ -389,7 +390,7 @@ def _grader_name(grader: str | GraderFunction | None) -> str | None:
     module, name = grader.__module__, grader.__qualname__
     if module == "__main__" or not name.isidentifier():
         raise GraderError(
-            f"grader: expected a function that stands in a module of its own, because another "
+            f"grader: expected a function defined in a module of its own, because another "
             f"process calls it, got {module}.{name}"
         )
     return f"{module}:{name}"

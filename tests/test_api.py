@@ -93,6 +93,8 @@ def test_what_makes_no_sense_is_refused_before_any_work(run: Path) -> None:
         stopadvisor.assess(run, families=["cap", "confidence"])
     with pytest.raises(CalibrationError, match="leave out max_think, model"):
         stopadvisor.assess("w.jsonl", ladder="ladder.toml", model="m", max_think=9)
+    with pytest.raises(CalibrationError, match="leave out temperature"):
+        stopadvisor.assess("w.jsonl", ladder="ladder.toml", temperature=0)
     with pytest.raises(WorkloadError, match="is recorded already"):
         stopadvisor.assess(run, ladder="ladder.toml")
     with pytest.raises(WorkloadError, match="no such file"):

@@ -35,7 +35,7 @@ from stopadvisor.workload.questions import read_workload
 __all__ = ["ask", "begin", "command", "finish"]
 
 _DRAWS = 20
-"""Draws that estimate how many labels are still worth asking for, on every question."""
+"""Draws, before each question, to estimate how many labels are still worth asking for."""
 _MOST_ANSWERS = 9
 """Answers that have a key; others are typed."""
 

@@ -24,7 +24,7 @@ __all__ = ["CONTRADICTED", "UNDECIDED", "command"]
 CONTRADICTED = 4
 """Exit code: fresh probes contradict the certificate."""
 UNDECIDED = 7
-"""Exit code of `--gate`: too few probes to confirm or contradict."""
+"""Exit code of `--gate`: fresh probes neither confirm nor contradict."""
 
 
 @click.command(

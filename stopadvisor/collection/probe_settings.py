@@ -231,7 +231,7 @@ class ProbeSummary:
     budgets: tuple[int, ...]
     """Thinking tokens at each checkpoint; with a stride or markers, only in traces that long."""
     every: int | None
-    """Distance between probes, null if budgets were named."""
+    """Distance between probes; null on a grid, or if budgets were named."""
     markers: tuple[str, ...]
     """Words before which answers are forced; empty unless `marker`."""
     max_think: int

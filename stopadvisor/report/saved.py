@@ -271,7 +271,7 @@ class WrittenPage:
     """`report --json`: a report on disk."""
 
     run: Path
-    """Where the probes are."""
+    """The run, or the results folder of an archive."""
     report: Path
     """The file."""
     bytes: int

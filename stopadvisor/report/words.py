@@ -194,7 +194,7 @@ def kind_of_rule(family: str) -> str:
 
 
 def why(result: Assessed) -> str:
-    """Say why the advised rule was chosen, using no figures but the table's."""
+    """Say why the advised rule was chosen, or why full thinking is advised."""
     advice = result.recommendation
     if advice.policy == "full-budget" or isinstance(result, AssessedByPaper):
         reason = deciding_reason(advice.policy, advice.reasons)

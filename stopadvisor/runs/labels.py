@@ -238,7 +238,9 @@ def _check_format(path: Path) -> None:
 
 
 def _table_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Rows of a CSV sheet, read back as they were before `csv_cell` quoted them."""
+    """Rows of a CSV sheet, with `id` and `gold` as they were before `csv_cell` quoted them."""
     for where, row in read_table(path, ("id", "gold")):
-        gold = row["gold"].removeprefix("'")
-        yield where, {**row, "gold": None if gold == "null" else gold}
+        name, gold = row["id"], row["gold"].removeprefix("'")
+        if csv_cell(name[1:]) == name:
+            name = name[1:]
+        yield where, {**row, "id": name, "gold": None if gold == "null" else gold}

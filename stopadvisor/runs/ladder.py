@@ -17,7 +17,7 @@ __all__ = ["MOST_RUNGS", "MOST_SAMPLES", "Ladder", "Rung", "ladder_of", "read_la
 
 MOST_RUNGS = 16
 MOST_SAMPLES = 128
-"""Of one rung."""
+"""Most samples of one rung."""
 _WHERE = ("engine", "base_url", "api_key_env", "policy")
 """Fields that say where to ask: no promise depends on them, and a policy file must not set them."""
 _OF_POLICY = ("reasoning_effort", "chat_template_kwargs", "temperature", "max_tokens")
@@ -53,7 +53,7 @@ class Rung:
     name: _Text
     """Shown to people and in the header of a reply."""
     price: _Prices
-    """Of a prompt token, a cached prompt token and a decoded token, in any one unit."""
+    """Of a prompt, a cached prompt and a decoded token: money per million, or any one unit."""
     model: _Text | None = None
     engine: Annotated[str, one_of("openai", "hf")] | None = None
     """``hf``: the model in folder `model` runs here; else a server answers."""

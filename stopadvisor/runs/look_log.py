@@ -117,7 +117,7 @@ class Look:
     created: str
     """When it was taken, in ISO 8601."""
     elsewhere: int = 0
-    """Looks by then at other questions of this run, or at these questions in neighbouring runs."""
+    """Looks by then at other questions of this run, or next to it at other probes of these."""
     head: str = ""
     """SHA-256 of its line."""
     certified: bool | None = None

@@ -61,7 +61,7 @@ class Recorded(Generic[_Record]):
 
     path: Path
     sha256: str
-    """Of the file's bytes."""
+    """SHA-256 of the file's bytes."""
     records: tuple[_Record, ...]
     """In the order of the file."""
     n_graded: int

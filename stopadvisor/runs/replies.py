@@ -126,19 +126,19 @@ class RungReplies:
     name: str
     """As `ladder.toml` calls it."""
     replies: int
-    """Of each question: more than one where it is repeated."""
+    """Number of replies to each question."""
     cut: int
-    """Replies that were cut: they are never served before the reference."""
+    """Replies that were cut: none is ever served in place of the reference."""
     mean_tokens: float
-    """Tokens of a reply on average, thinking and answer."""
+    """Mean tokens of a reply, thinking and answer."""
     accuracy: float | None = None
-    """Of imported replies only: share that are right, where all are graded."""
+    """Share of right replies; left out unless they were imported and all of them are graded."""
 
 
 def replies_by_rung(
     records: Sequence[ReplyRecord], ladder: Ladder, *, graded: bool = False
 ) -> tuple[RungReplies, ...]:
-    """Sum up what each rung replied; how many are right only where outcomes may be shown."""
+    """Summarise the replies of each rung; their accuracy, an outcome, only if `graded`."""
     found = []
     for rung, block in zip(ladder.rungs, ladder.blocks, strict=True):
         replies = [record.rungs[k] for record in records for k in block]
@@ -177,7 +177,8 @@ def read_reply_logs(
     A rung with `repeat` has one epoch per sample.  `task` is the answer type of all questions; None
     to guess it from gold.
 
-    WorkloadError if a log cannot be read or a question lacks a reply; it gives file, sample, field.
+    WorkloadError if a log cannot be read, lacks replies, or asks other questions than the first; it
+    gives file, sample and field.
     """
     if logs.keys() != {rung.name for rung in ladder.rungs}:
         wanted = ", ".join(rung.name for rung in ladder.rungs)
@@ -270,7 +271,7 @@ def _recorded(
         question = question_fields(line, labelled=labelled)
         record = ReplyRecord(**question, rungs=tuple(_reply(each, question) for each in found))
         if (other := first.setdefault(record.id, line.where)) != line.where:
-            line.refuse("id", f"a question once, it stands in {other} too", record.id)
+            line.refuse("id", f"a question once, it is in {other} too", record.id)
         records.append(record)
     made, n_graded = graded(records, grader)
     grading = LABELS_AS_RECORDED if brings_labels else dict(grader.identity)
@@ -340,7 +341,7 @@ def reply_table(
 ) -> OpenQuestions:
     """Build the table of records: one column per reply, the reference last.
 
-    `parts` is as in `records.graded_table`.  ProbeError if a record has other rungs.
+    `parts` is as in `records.graded_table`.  ProbeError if there is none, or one has other rungs.
     """
     if not records:
         raise ProbeError("no replies: the run holds no finished question")

@@ -89,7 +89,7 @@ class Source:
     manifest: Mapping[str, Any] | None
     """None for archives, which are bound to no model."""
     workload_sha256: str
-    """Of the workload file, or of the archive."""
+    """SHA-256 of the workload file, or of the archive."""
     torn: str | None = None
     """A remark on a half-written last line of the probes; None if all lines are whole."""
     lines: Mapping[str, frozenset[str]] = field(default_factory=dict, repr=False)

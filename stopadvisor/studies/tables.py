@@ -43,7 +43,11 @@ class View:
 
 
 def views_of(sources: Sequence[Source], *, all_samples: bool = False) -> list[View]:
-    """What a study may show of each source: the first trace of each question, or all of them."""
+    """Return what a study may show of each source.
+
+    `all_samples` gives all traces instead of each question's first; those of one question are not
+    independent.
+    """
     views = []
     for source, label in zip(sources, labels(sources), strict=True):
         is_closed = bool(closed_questions(source))

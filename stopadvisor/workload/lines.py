@@ -203,7 +203,7 @@ def _check_message(message: Any, where: str, field: str) -> None:
 
 
 def option_lines(question: str, options: Sequence[str], filler: str | None = None) -> str:
-    """A question with lettered options, one a line; options equal to `filler` are not shown."""
+    """A question with lettered options, one a line; a `filler` is not shown, but takes a letter."""
     rows = zip(ascii_uppercase, options, strict=False)
     shown = [f"{letter}. {text.strip()}" for letter, text in rows if text != filler]
     return "\n".join([question.strip(), "", *shown])

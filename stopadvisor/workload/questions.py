@@ -145,9 +145,9 @@ def read_workload(
     """Read and check a workload.
 
     A line has either `question` (text) or `messages` (chat messages, the last from the user), and
-    optionally `gold`, or `answer` as another name for it (text or number), `id`, `task`, `category`
-    and `group`.  ``null`` counts as absent; other fields are ignored.  The default `id` is the
-    first 12 digits of the key; repeated questions append ``-2``, ``-3`` in the order of the file.
+    optionally `gold`, or without it `answer` (text or number), `id`, `task`, `category` and
+    `group`.  ``null`` counts as absent; other fields are ignored.  The default `id` is the first 12
+    digits of the key; repeated questions append ``-2``, ``-3`` in the order of the file.
 
     Lines without a task get `default_task`, else one guessed from their gold.  Lines with neither
     get the task that all others share, else `assumed`; with None they are refused.

@@ -88,12 +88,12 @@ def test_it_is_named_with_its_version_and_its_modules_hash(module: Path) -> None
 
 
 def test_what_it_cannot_tell_is_counted() -> None:
-    asked = items("right", "raise", "none", "crash", "hang", "right", "raise")
+    asked = items("right", "raise", "none", "crash", "hang", "wrong", "right", "raise")
     with FunctionGrader("mine:odd", timeout_s=0.3) as grader:
         verdicts = grader.grade_many(asked, ["Q"] * len(asked))
-        assert verdicts == [True, None, None, None, None, True, None]
+        assert verdicts == [True, None, None, None, None, False, True, None]
         (remark,) = grader.remarks()
-    assert "mine:odd could not tell of 4 of 5 different answers" in remark
+    assert "mine:odd could not tell of 4 of 6 different answers" in remark
     assert "most often (2): it ran out of time, or took its process down" in remark
 
 

@@ -8,7 +8,7 @@ each policy, each a process of its own; what asks them is a third, so an idle ma
 Direct and through the gateway take turns in every round, on the same questions; printed are medians
 of the rounds' ratios, with their range.  Pass-through: requests that no policy covers.  Full
 budget: a policy that never stops, whose requests go through as they came.  First tokens are pairs:
-the same question direct and through, 8 at once.  Stopped beside full: under a policy, and past it.
+the same question direct and through, 8 at once.  Stopped against full: under a policy, and past it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _wait(port: int, process: subprocess.Popen[bytes]) -> None:
 
 @dataclass(frozen=True)
 class How:
-    """How many requests are sent, and of which kind."""
+    """Number and kind of the requests to send."""
 
     requests: int
     at_once: int

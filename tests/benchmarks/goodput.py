@@ -54,7 +54,8 @@ FINEST_STEP = FIRST_STEP / 4
 FAR = math.log(2)
 """Blocks this far from a limit, in its logarithm, or farther count alike; a later one is ended."""
 GENTLE = 0.1
-"""Weight of the preference for curves about as wide as the finest step, beside a block at `FAR`."""
+"""Weight, relative to a block at `FAR`, of the preference for curves about as wide as the finest
+step."""
 
 
 @dataclass(frozen=True)
@@ -223,7 +224,7 @@ async def _block(
     began = now()
 
     def lateness() -> float:
-        """Of the questions so far; more of them can only raise it."""
+        """Lateness of the questions so far; more of them can only raise it."""
         worst = max(sorted([0.0] * (n - skipped) + of)[-1 - most_late] for of in shares.values())
         return min(FAR, max(-FAR, math.log(max(worst, 1e-9))))
 

@@ -1,7 +1,7 @@
 """Savings that a ladder certifies on public recordings.
 
 Run from the repository root: ``python -m tests.benchmarks.ladder --data DIR [--splits N]``, where
-DIR holds ``replies-r1-qwen-32b-math500.jsonl``, and beside it ``real/`` the replies of the smaller
+DIR holds ``replies-r1-qwen-32b-math500.jsonl``, and next to it ``real/`` the replies of the smaller
 model to the same questions.
 
 *A small model first.*  DeepSeek-R1-Distill-Qwen-7B before 32B on MATH-500: 160 of the 500 questions
@@ -48,7 +48,7 @@ DELTA = 0.05
 SMALL = Rung("R1-7B", (7.0, 0.7, 7.0))
 LARGE = Rung("R1-32B", (32.0, 3.2, 32.0))
 SEEDS = ((42, 45), (43, 46), (44, 47))
-"""Of the small model: 400 questions of the first seed, 100 of the second."""
+"""Seeds of the small model's replies: 400 questions of the first seed, 100 of the second."""
 CELLS: tuple[tuple[LossName, float], ...] = (
     ("lost", 0.05),
     ("lost", 0.10),
@@ -97,7 +97,7 @@ class Tried:
     """On the questions outside, 0 where nothing was certified."""
     rule: str
     always_pct: float
-    """What the small model for everybody would save, by the same test: 0 where it fails."""
+    """Saving of the small model for everybody, by the same test; 0 if it fails."""
 
 
 def tried(table: OpenQuestions, seed: int, loss: LossName, alpha: float) -> Tried:

@@ -59,7 +59,7 @@ def policy_of(kind: str) -> Policy:
 
 @dataclass
 class Pass:
-    """What one pass over the questions came to."""
+    """Figures of one pass over the questions."""
 
     seconds: float
     processor: float
@@ -91,7 +91,7 @@ class Running:
 
 
 def processor_seconds(pid: int) -> float:
-    """Of a process and those that it started."""
+    """Return the CPU time of a process and its children."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     ticks = int(fields[11]) + int(fields[12])
     children = Path(f"/proc/{pid}/task").glob("*/children")

@@ -87,7 +87,7 @@ class Spent:
 
 @dataclass(frozen=True)
 class Probes:
-    """What probing one request in line took."""
+    """Costs of probing one request in line."""
 
     spent: Spent
     count: int

@@ -47,7 +47,7 @@ class StopAdvisor:
 
     traces: Traces
     waits: Waits | None
-    """Where there are any, probes stand at each "Wait" too, with log-probabilities there alone."""
+    """With them, each "Wait" is probed too, and only there with log-probabilities."""
     alpha: float
     delta: float
     prefill: float
@@ -70,7 +70,7 @@ class StopAdvisor:
 
     @cached_property
     def costing(self) -> Costing:
-        """How costs are counted."""
+        """Prices and stack of the costs."""
         if self.inside_vllm is None:
             return Costing(weights=Weights(self.prefill, PAPER_CACHED_WEIGHT, 1.0, "tokens"))
         engine = Roofline(model_shape(CONFIGS[self.inside_vllm]), accelerator("h100"))
@@ -124,7 +124,7 @@ class StopAdvisor:
 class _Chosen:
     choice: Choice
     table: OpenQuestions
-    """Of all questions."""
+    """All questions."""
 
     def certify(self, rows: IntArray) -> Outcome:
         found = certified(self.choice, self.table, rows)

@@ -37,12 +37,12 @@ AGREEMENT_EVERY = (64, 128, 192, 256, 384, 512)
 _MOST_AGREEING = 128
 _SUREST, _LEAST_SURE = 14.0, -3.0
 _STEP = 0.02
-"""Of the confidence's log-odds, between two thresholds."""
+"""Distance between two thresholds, in log-odds of the confidence."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one exact rule does to every question."""
+    """Loss and cost of every question under one rule."""
 
     lost: BoolArray  # (n_questions,)
     """Full thinking is right, the answer given is wrong."""

@@ -35,7 +35,7 @@ __all__ = ["CAP", "SUFFIX_TOKENS", "lines", "main", "write_run"]
 CAP = 16_384
 """Thinking and answer together end here."""
 SUFFIX_TOKENS = 8
-"""What asks for an answer at each probe, as `tests.benchmarks.real` counts it."""
+"""Tokens that ask for an answer at each probe, as `tests.benchmarks.real` counts them."""
 
 
 def lines(model: str, number: int, *, waits: bool = False) -> Iterator[dict[str, Any]]:
@@ -71,7 +71,7 @@ def _line(traces: Traces, row: int) -> dict[str, Any]:
         "finish": "length" if traces.truncated[row] else "stop",
         "natural_answer": _text(int(traces.full_codes[row])) or None,
         "natural_correct": bool(traces.full_correct[row]),
-        # Lengths of thinking are estimates, which may lie a little behind the counted end.
+        # Lengths of thinking are estimates, which may lie a little after the counted end.
         "natural_answer_tokens": max(int(traces.total_tokens[row]) - think, 0),
     }
 

@@ -15,7 +15,7 @@ chooses its first sequence on one pass of 160 questions, which then leave the po
 
 With ``--labels N`` calibration questions have no gold, one trace each, and N are labelled.  "First"
 counts so few questions that N labels settle them, by the exact binomial test, as was done before;
-"sample" is what 160 further questions without gold prefer: all that differ, or so many of them.
+"sample" is what 160 further questions without gold prefer: all that differ, or that many of them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _FIT, _PREFILL = 160, 0.25
 _PER_FIT = 25
 """Calibrations after one choice of the way to ask."""
 _FOR_THE_LAST = 0.7
-"""Of the labels, by "first": the others are for questions that count at careful thresholds."""
+"""Share of the labels by "first"; the others are for questions that count at careful thresholds."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Rule:
     def prefers(
         self, n: int, alpha: float, labels: int, rng: np.random.Generator
     ) -> tuple[FloatArray, AskingPlan]:
-        """What fit questions without gold say: the share that differs, and the way to ask."""
+        """Return the share that differs on fit questions without gold, and the way to ask."""
         n_passes, n_questions, _ = self.lost.shape
         fit = self.differs[rng.integers(n_passes, size=_FIT), rng.integers(n_questions, size=_FIT)]
         level, order = (alpha, DELTA), np.arange(n)
@@ -160,7 +160,7 @@ class Cell:
 
     @property
     def broken_share(self) -> float:
-        """Of the certificates of the new way, in percent."""
+        """Broken certificates of the new way, in percent."""
         return 100 * self.broken[self.compared[1]] / self.n
 
     @property
@@ -195,7 +195,7 @@ def _measured(
 
 
 def _advised(model: str, alpha: float, n: int, number: int) -> Rule:
-    """What StopAdvisor chooses on one pass of some questions, on all others."""
+    """Apply to all other questions what StopAdvisor chooses on one pass of some."""
     contestants = [
         StopAdvisor(load_traces(model, k), None, alpha, DELTA, _PREFILL) for k in range(len(PASSES))
     ]

@@ -41,7 +41,7 @@ SIZES = (
         "num_attention_heads": 8, "num_key_value_heads": 4, "layer_types": None,
     },
 )  # fmt: skip
-"""Of models with weights of chance."""
+"""Shapes of models with random weights."""
 
 
 def _quickest(work: Callable[[], object]) -> float:

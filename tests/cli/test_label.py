@@ -229,16 +229,23 @@ def test_keys(call: Call) -> None:
 def test_nobody_is_told_which_answer_a_stop_would_give(call: Call) -> None:
     begun = begin(Path("run"), REQUEST, Progress())
     first = []
+    orders, seen = dict[str, list[str]](), list[list[str]]()
     for row, name in enumerate(begun.labelling.questions.ids):
         record = begun.records[name]
         assert isinstance(record, ProbeRecord)
-        answers = begun.labelling.answers(row, record)
+        orders[name] = answers = list(begun.labelling.answers(row, record))
         if len(answers) > 1:
             first.append((record.natural_answer or "").endswith(answers[0]))
     assert len(first) > 50
     assert 0.35 < np.mean(first) < 0.65
-    labeller = Labeller(most=3)
+
+    def unsure(question: str, answers: list[str]) -> str:
+        seen.append(answers)
+        return "c"
+
+    labeller = Labeller(most=3, choose=unsure)
     labeller.label()
+    assert seen == [orders[name] for name in labeller.asked]
     asked = labeller.err.getvalue().partition("\nQuestion ")[2]
     assert not re.search("stop|full|natural|early", asked.replace("question", ""))
 

@@ -199,7 +199,7 @@ def test_gateways_that_are_refused(
 
 @pytest.mark.slow
 def test_a_gateway_that_is_killed_comes_back_with_its_audits_and_drains(tmp_path: Path) -> None:
-    """kill -9 under load and a torn line lose no count; SIGHUP reloads, SIGTERM drains."""
+    """kill -9 under load and a torn line lose no count; after SIGHUP, SIGTERM still drains."""
     policy, folder = tmp_path / "p.json", tmp_path / "audits"
     words = ("--audit", "1", "--audit-log", str(folder))
     with fake_server(chat="reasoning_content", pace=0.002) as upstream:

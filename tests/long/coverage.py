@@ -34,7 +34,7 @@ DELTA = 0.05
 
 @dataclass(frozen=True)
 class Size:
-    """How much is simulated in each cell."""
+    """Number of simulations in each cell."""
 
     fit_sets: int
     calibrations: int
@@ -86,7 +86,7 @@ class Check:
     ok: bool
     line: str
     found: Found | None = None
-    """What it counts, where that is violations."""
+    """The count, if it is one of violations."""
 
 
 def rare(

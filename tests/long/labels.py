@@ -1,8 +1,8 @@
-"""Lost answers certified with few labels, beside the same with all of them.
+"""Lost answers certified with few labels, against the same with all of them.
 
 Rules are chosen on fit questions without gold, by agreement with full thinking.  Then a walk asks
 for the labels of calibration questions: as many as it takes, which must end where full labels do,
-or so many as were planned for.
+or as many as were planned for.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ KINDS: dict[str, Callable[[float], tuple[Guarantee, ...]]] = {
         Guarantee("differs", 1.5 * alpha),
     ),
 }
-"""What is asked for at an alpha, by the name under which it is told."""
+"""The promised limits at an alpha, by their name in the report."""
 
 
 def drawn(

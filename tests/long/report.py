@@ -102,7 +102,7 @@ def _is_short(case: Case) -> bool:
 
 
 def _savings(*, short: bool) -> Iterator[Task]:
-    """What is saved on few labels, and the lower limits of it."""
+    """Savings on few labels, and their lower limits."""
     for population, alpha in ((SMALL, 0.10), (TINY, 0.15)):
         yield Task(
             "savings", few_labels, (population, alpha, *((4, 5_000) if short else (300, 50_000)))

@@ -1,6 +1,6 @@
-"""How much do true certificates save, is it what was said beforehand, and do intervals hold it?
+"""Do true certificates save what was forecast, and do intervals cover it?
 
-A rule is chosen and certified as `assess` and `calibrate` do, and held against a large draw.
+A rule is chosen and certified as `assess` and `calibrate` do, and measured on a large draw.
 """
 
 from __future__ import annotations

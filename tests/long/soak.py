@@ -25,12 +25,12 @@ from tests.serving.gateways import chat_body, save_policy_of
 __all__ = ["soak"]
 
 MOST_GROWTH = 8 * 2**20
-"""Bytes by which the process may grow behind the first fifth of the requests."""
+"""Bytes by which the process may grow after the first fifth of the requests."""
 _KINDS: tuple[dict[str, Any], ...] = ({}, {"stream": True}, {"n": 2}, {"n": 2, "stream": True})
 
 
 def soak(requests: int) -> list[Check]:
-    """Send so many requests, eight at once, and look at the process."""
+    """Send `requests` requests, eight at once, and look at the process."""
     with tempfile.TemporaryDirectory() as name, fake_server(chat="reasoning_content") as server:
         path = Path(name) / "policy.json"
         save_policy_of(server, path)

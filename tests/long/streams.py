@@ -258,7 +258,7 @@ def _one(
 
 
 def naive_alarm(test: AuditTest, *, streams: int, requests: int, share: float, seed: int) -> int:
-    """How many streams a binomial test raises a false alarm on that is repeated at each audit.
+    """Count the streams with a false alarm by a binomial test that is repeated at each audit.
 
     The broken variant: each test has level delta, and all of them together have none.
     """

@@ -37,7 +37,7 @@ _OTHERS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Mod: ast.Mult,
     ast.USub: ast.UAdd,
 }
-"""What stands for an operator or a comparison by mistake."""
+"""Wrong operators and comparisons, by the right ones."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class Mutant:
 
     module: str
     number: int
-    """Among the mistakes of its module."""
+    """Its number among the mistakes of its module."""
     line: int
-    """Where the statement that it is in begins."""
+    """First line of its statement."""
     description: str
     """The function, and what is changed in it: the key in `EQUIVALENT`."""
 

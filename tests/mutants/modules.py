@@ -32,7 +32,7 @@ _SUITES: dict[str, str] = {
     "serving/gateway": "serving/test_gateway*",
     "serving/vllm": "serving/vllm serving/test_responder* engines/test_live*",
 }
-"""Of parts of wings: folders and files of tests, where it is not the folder of the wing's name."""
+"""Folders and files of tests, by part of a wing; for others the folder of the wing's name."""
 
 
 def wing_of(module: str) -> str:
@@ -104,7 +104,7 @@ TESTS: dict[str, str] = {
         "certification/test_verification certification/test_several certification/test_groups"
     ),
 }
-"""Of critical modules: the files of tests that suffice, its own first."""
+"""Files of tests that suffice for each critical module, its own first."""
 
 EQUIVALENT: dict[str, str] = {
     "stats/bounds : _MOST_LABELS = 1000000 ->": "a size more is as good",

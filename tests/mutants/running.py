@@ -66,7 +66,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True)
 class _Survey:
-    """What tests do on the modules as they are, by the id of the test."""
+    """Results of tests on the unchanged modules, by the test's id."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     """With all that its fixtures take."""
@@ -144,7 +144,7 @@ def _fork(work: Callable[[], int]) -> int:
 
 
 def _ended(child: int, longest_s: float) -> Outcome:
-    """How the tests in a process end."""
+    """Return how the tests in a process end."""
     ends = time.monotonic() + longest_s
     while time.monotonic() < ends:
         ended, status = os.waitpid(child, os.WNOHANG)
@@ -429,7 +429,7 @@ class _Noting:
     def pytest_fixture_setup(
         self, fixturedef: pytest.FixtureDef[Any]
     ) -> Generator[None, object, object]:
-        """What a fixture runs, every test that uses it runs."""
+        """Count the lines that a fixture runs for every test that uses it."""
         outer = self._lines
         self._start(set())
         began = time.monotonic()

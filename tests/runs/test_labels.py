@@ -190,6 +190,13 @@ def test_a_spreadsheet_does_not_take_a_question_for_a_formula(
     assert [row["answers"] for row in rows] == ["2 | -3", "4 | 5"]
 
 
+def test_ids_that_a_sheet_has_to_quote_come_back(run: RunDirectory, tmp_path: Path) -> None:
+    path, names = tmp_path / "sheet.csv", ["@1", "'tis", "-3", "x"]
+    write_sheet(path, [LabelSheet(name, "Q", ("2",)) for name in names], run)
+    path.write_text(path.read_text().replace(",,", ",7,"))
+    assert [label.id for label in read_sheet(path, run, "")] == names
+
+
 @pytest.mark.parametrize(
     ("lines", "said"),
     [

@@ -123,7 +123,7 @@ def test_a_line_is_refused_with_its_place(tmp_path: Path, rungs: Any, message: s
 
 def test_a_question_stands_once(tmp_path: Path) -> None:
     line = {"id": "q", "rungs": [reply("small", "1"), reply("large", "1")]}
-    with pytest.raises(WorkloadError, match=r"stands in .*:1 too"):
+    with pytest.raises(WorkloadError, match=r"it is in .*:1 too"):
         recorded(tmp_path / "r.jsonl", [line, line], TWO)
 
 

@@ -1,3 +1,3 @@
-"""What commands share: options, what is made of them, help and configuration."""
+"""Shared by commands: options, the settings made from them, help and configuration files."""
 
 __all__ = ["command", "declare", "model", "probing", "settings"]

@@ -108,7 +108,7 @@ def _next(result: Assessed) -> str | None:
 
 
 def _limits(run: AssessedRun) -> str:
-    """Return the limits that were assessed as options of `calibrate`, unless they are defaults."""
+    """Return the assessed limits as `--alpha` of `calibrate`; losses are named unless default."""
     alpha, loss, also = alpha_of(run), run.settings.loss, run.settings.also or ()
     if run.workload.graded_by == "agreement" or not (loss or also):
         return f"--alpha {alpha:g}"

@@ -88,8 +88,8 @@ def pointwise(certificate: CertificateTerms) -> str:
 def meaning(certificate: CertificateTerms, expected: Expected, serving: str) -> Iterator[Fact]:
     """Yield alpha as a share of the answers that full thinking gets right.
 
-    Accuracy is that of test or calibration questions.  Nothing without gold, where it is all of
-    them.
+    Accuracy is that of test or calibration questions, never of fit questions.  Yields nothing
+    without gold, or if the certificate limits differing replies.
     """
     full = expected_effect(expected, serving).full_accuracy
     if full and certificate.loss != "differs":

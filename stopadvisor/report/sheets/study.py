@@ -66,7 +66,7 @@ def _sections(table: Table, file: str, *, alone: bool) -> Iterator[Section]:
     shown = table.rows if len(table.rows) <= _MOST_ROWS else table.rows[:_FIRST_ROWS]
     texts = []
     if len(shown) < len(table.rows):
-        texts.append(f"{len(table.rows) - len(shown)} more rows stand in {file}.")
+        texts.append(f"{len(table.rows) - len(shown)} more rows are in {file}.")
     if table.note:
         texts.append(f"{table.note[0].upper()}{table.note[1:]}.")
     columns = [_printed(group, shown) for group in _groups(table.columns, alone=alone)]
