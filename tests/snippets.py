@@ -43,7 +43,7 @@ KNOWN = {"sh", "python", "json", "jsonl", "toml", "console", "text"}
 COMMANDS = {"stopadvisor", "python", "pip", "uv", "mkdir", "cp", "xz", "openssl"}
 """What a line of a `sh` block may begin with."""
 
-N_BUNDLED = 40
+N_BUNDLED = 72
 """Questions in a scratch folder, in place of all 600."""
 N_SIMULATED = 300
 """The same of archives that hold 1000."""
