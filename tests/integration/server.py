@@ -93,6 +93,9 @@ def _surroundings(home: Path) -> dict[str, str]:
     return kept | {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_NO_USAGE_STATS": "1",
+        # By default clients and server drop an idle connection after the same five seconds, and a
+        # request that meets the server's end of it is lost.
+        "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "60",
         # Inspecting the model's class takes seconds, so its result is kept.
         "VLLM_CACHE_ROOT": str(home / "cache"),
         "HF_HUB_OFFLINE": "1",
