@@ -24,7 +24,7 @@ __all__ = [
 
 PolicyKind = Literal["learned", "scalar", "fixed-budget", "full-budget"]
 _NEAR = 2.0
-"""A fixed budget within so many points of the advised rule's saving is mentioned."""
+"""A fixed budget is mentioned if it saves at most this many points less than the advised rule."""
 LIKELY = 0.5
 """From this probability on, a positive saving counts as certifiable."""
 FIXED = "Fixed budget: "

@@ -28,7 +28,7 @@ from stopadvisor.answers.normal_form import (
 from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.probes.records import Checkpoint, Graded, ProbeRecord
 from stopadvisor.workload.lines import messages_field, read_rows, refuse, text_field
-from stopadvisor.workload.questions import ASSUMED_TASK, content_key, name_key, require_gold
+from stopadvisor.workload.questions import ASSUMED_TASK, content_key, name_key, require_usable_gold
 
 __all__ = [
     "LABELS_AS_RECORDED",
@@ -243,7 +243,7 @@ def question_fields(line: RecordedObject, *, labelled: bool) -> dict[str, Any]:
     if task not in TASKS:
         line.refuse("task", f"one of {', '.join(TASKS)}", task)
     if gold is not None:
-        require_gold(task, gold, where)
+        require_usable_gold(task, gold, where)
     return {
         "id": name,
         "key": key,

@@ -19,7 +19,7 @@ from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.ground.progress import tracked
 from stopadvisor.workload.lines import check_text, refuse
-from stopadvisor.workload.questions import content_key, require_gold
+from stopadvisor.workload.questions import content_key, require_usable_gold
 from stopadvisor.workload.traces import split_thinking
 
 __all__ = [
@@ -379,7 +379,7 @@ def _check(entry: Logged, task: str | None) -> None:
         if text is not None:
             check_text(text, entry.where, "text")
     if entry.gold is not None:
-        require_gold(task or entry.task or guess_task(entry.gold), entry.gold, entry.where)
+        require_usable_gold(task or entry.task or guess_task(entry.gold), entry.gold, entry.where)
 
 
 def _free_name(entry: Logged, names: dict[str, str], counts: Counter[str]) -> str:

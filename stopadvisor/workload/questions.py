@@ -39,7 +39,7 @@ __all__ = [
     "parse_split",
     "read_workload",
     "render_messages",
-    "require_gold",
+    "require_usable_gold",
 ]
 
 PARTS = ("fit", "calibration", "test")
@@ -179,7 +179,7 @@ def read_workload(
             else:
                 guessed[task] += 1
         if gold is not None:
-            require_gold(task, gold, where, _gold_field(row))
+            require_usable_gold(task, gold, where, _gold_field(row))
         question = Question(
             id=name,
             key=key,
@@ -196,7 +196,7 @@ def read_workload(
     return Workload(path, tuple(questions), digest, dict(guessed), assumed)
 
 
-def require_gold(task: str, gold: str, where: str, field: str = "gold") -> None:
+def require_usable_gold(task: str, gold: str, where: str, field: str = "gold") -> None:
     """Raise the `WorkloadError` for gold that no answer of its task could equal."""
     try:
         check_gold(task, gold)
