@@ -101,6 +101,13 @@ class FitAssessment:
         remarks = remarks_on_promise(source, settings.alpha, choice.full_accuracy, graded_by)
         if choice.n_fit < counts["fit"]:
             remarks.append(f"the choice was made on {choice.n_fit} of the fit questions")
+        if self.recommendation.family == "cap" and source.ladder is not None:
+            remarks += [
+                f"{rung.name} ends its replies under its own policy, and none is abandoned at the "
+                "cap: a longer one is paid for in full, then climbed past"
+                for rung in source.ladder.rungs
+                if rung.policy_digest is not None
+            ]
         return AssessedRun(
             alpha=settings.alpha if self.promises is None else None,
             delta=settings.delta,

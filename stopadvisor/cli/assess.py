@@ -13,12 +13,7 @@ import click
 from stopadvisor.api import AssessmentRequest, assess_target, is_workload_file
 from stopadvisor.cli.parts.command import CONFIG, Command, effective_config
 from stopadvisor.cli.parts.declare import PATH, VERBOSE, is_given, option, pop_settings, show
-from stopadvisor.cli.parts.probing import (
-    RECORDED_LADDER,
-    check_recording,
-    probe_options,
-    take_probing,
-)
+from stopadvisor.cli.parts.probing import RECORDED_LADDER, probe_options, take_probing
 from stopadvisor.cli.parts.settings import (
     GUARANTEES,
     PRICING,
@@ -110,11 +105,9 @@ def command(
         raise click.UsageError("--protocol paper counts lost answers alone: leave --loss out")
     if open_calibration and not is_paper:
         raise click.UsageError("--open-calibration belongs to --protocol paper")
-    if ladder is not None:
-        check_recording()
-        if is_paper:
-            raise click.UsageError("--protocol paper takes probes of one trace: leave --ladder out")
-    probing = take_probing(params, target, ladder=ladder is not None)
+    if ladder is not None and is_paper:
+        raise click.UsageError("--protocol paper takes probes of one trace: leave --ladder out")
+    probing = take_probing(params, target, ladder=ladder)
     engine = pop_settings(EngineSettings, params)
     if not is_workload_file(target):
         known = {"seed", "split", "out"} if target.suffix == ".npz" else {"regrade", "grader"}

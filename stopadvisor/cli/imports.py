@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from stopadvisor.cli.parts.declare import (
     show,
 )
 from stopadvisor.ground.constants import KNOWN_MARKERS
+from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.ground.progress import Progress
 from stopadvisor.policy.rung_policies import read_rungs
 from stopadvisor.report.progress import progress_on, remark_first
@@ -42,11 +44,13 @@ from stopadvisor.runs.imported import (
     write_recording,
     write_replies,
 )
+from stopadvisor.runs.ladder import Rung
 from stopadvisor.runs.recording import SUFFIX_TOKENS, read_recording
 from stopadvisor.runs.replies import read_replies, read_reply_logs
 from stopadvisor.workload.converters import BENCHMARKS, convert, load_rows
 from stopadvisor.workload.inspect_log import read_inspect
-from stopadvisor.workload.logged import COLUMNS, LogOptions, gather, read_csv
+from stopadvisor.workload.lm_eval_log import read_lm_eval
+from stopadvisor.workload.logged import COLUMNS, LogContent, LogOptions, gather, read_csv
 from stopadvisor.workload.questions import TASKS, default_split, parse_split
 
 __all__ = ["command"]
@@ -57,6 +61,7 @@ _OF_LOGS = ("task", "traces_only", "think_tags")
 _OF_RUNS = ("grader", "seed", "split")
 _OPTIONS = {
     "inspect": _OF_LOGS,
+    "lm-eval": (),
     "csv": (*_OF_LOGS, "columns"),
     "probes": (*_OF_RUNS, "cap", "suffix_tokens", "model"),
     "replies": (*_OF_RUNS, "ladder"),
@@ -64,7 +69,7 @@ _OPTIONS = {
 }
 """Options of each format."""
 _OF_RUNGS = (*_OF_RUNS, "ladder", "rungs", "task", "think_tags")
-"""Options of format inspect with `--rung`."""
+"""Options of formats inspect and lm-eval with `--rung`."""
 
 _Imported = tuple[ImportedLog | ImportedDataset | ImportedProbes | ImportedReplies, Sheet]
 
@@ -88,7 +93,8 @@ def _columns(text: str) -> dict[str, str]:
 @click.command(
     "import",
     cls=Command,
-    reads="FILE: inspect: logs of inspect_ai, .eval or .json; csv: CSV with a header; probes: "
+    reads="FILE: inspect: logs of inspect_ai, .eval or .json; lm-eval: samples of "
+    "lm-evaluation-harness, JSONL, with --rung; csv: CSV with a header; probes: "
     "recorded forced answers, JSONL; replies: recorded replies of several rungs, JSONL; dataset: a "
     "name of " + ", ".join(BENCHMARKS) + ".",
     writes="A workload, JSONL, with the recorded traces in it; of probes and replies, a run "
@@ -100,6 +106,8 @@ def _columns(text: str) -> dict[str, str]:
         "stopadvisor import dataset math500 --from MATH-500/test.jsonl -o math500.jsonl",
         "stopadvisor import probes recorded.jsonl -o runs/recorded --max-think 16384",
         "stopadvisor import replies replies.jsonl --ladder ladder.toml -o runs/ladder",
+        "stopadvisor import lm-eval --rung small=samples_a.jsonl --rung large=samples_b.jsonl "
+        "--ladder ladder.toml -o runs/ladder",
     ],
 )
 @click.argument("kind", metavar="FORMAT", type=click.Choice(list(_OPTIONS)))
@@ -162,7 +170,8 @@ def _columns(text: str) -> dict[str, str]:
     metavar="NAME=LOG",
     type=Parsed("name=log", _rung),
     multiple=True,
-    help="Of inspect, in place of FILE: the log of one rung of the ladder.  [repeatable]",
+    help="Of inspect and lm-eval, in place of FILE: the log of one rung of the ladder.  "
+    "[repeatable]",
 )
 @grader_option(click.option)
 @click.option(
@@ -215,9 +224,10 @@ def command(ctx: click.Context, /, **params: Any) -> int:
 
     FORMAT `replies` makes a run of whole replies, one of each rung of LADDER.TOML. A line is a
     question: id, gold and rungs, each with name, answer, finished and completion_tokens, and where
-    known correct, prompt_tokens, cached_tokens, mean_logprob and seconds. FORMAT `inspect` makes
-    the same of logs: a --rung for each, joined by the samples' ids, an epoch for each repeated
-    reply.
+    known correct, prompt_tokens, cached_tokens, mean_logprob and seconds. FORMAT `inspect` and
+    `lm-eval` make the same of logs: a --rung for each, joined by the samples' ids, an epoch (a
+    repeat) for each repeated reply. The samples of lm-eval hold no counts: the tokenizer of the
+    rung's `model` counts tokens (extra `openai`).
     """
     kind = params["kind"]
     _check_options(ctx, kind, params)
@@ -231,14 +241,15 @@ def command(ctx: click.Context, /, **params: Any) -> int:
 def _check_options(ctx: click.Context, kind: str, params: Mapping[str, Any]) -> None:
     """Refuse options of other formats, and missing ones of this format."""
     sources, names = params["sources"], " ".join(map(str, params["sources"]))
-    of_rungs = kind == "inspect" and bool(params["rungs"])
+    of_rungs = kind == "lm-eval" or (kind == "inspect" and bool(params["rungs"]))
     allowed = _OF_RUNGS if of_rungs else _OPTIONS[kind]
     others = {name for names in (*_OPTIONS.values(), _OF_RUNGS) for name in names} - {*allowed}
     for option in ctx.command.params:
         if option.name in others and is_given(option.name):
             raise click.UsageError(f"{option.opts[0]} is no option of format {kind}")
-    if of_rungs and sources:
-        raise click.UsageError(f"format inspect takes FILE or --rung, got both: {names}")
+    if of_rungs and (sources or not params["rungs"]):
+        what = "FILE or --rung" if kind == "inspect" else "a --rung for each rung, no FILE"
+        raise click.UsageError(f"format {kind} takes {what}, got {names or 'none'}")
     if not of_rungs and not sources:
         raise click.UsageError(f"format {kind} needs a FILE, got none")
     if len({name for name, _ in params["rungs"]}) < len(params["rungs"]):
@@ -342,8 +353,8 @@ def _import_replies(params: Mapping[str, Any], progress: Progress) -> _Imported:
     rungs, logs = read_rungs(params["ladder"]), dict(params["rungs"])
     with open_graders(params["grader"]) as graders:
         if logs:
-            options = LogOptions(markers=_markers(params))
-            recorded = read_reply_logs(logs, rungs, graders.right, options, params["task"])
+            read = partial(_log_of_rung, params["kind"], LogOptions(markers=_markers(params)))
+            recorded = read_reply_logs(logs, rungs, graders.right, read, params["task"])
         else:
             recorded = read_replies(params["sources"][0], rungs, graders.right)
         on_grades = graders.right.remarks()
@@ -353,6 +364,17 @@ def _import_replies(params: Mapping[str, Any], progress: Progress) -> _Imported:
     for sentence in on_grades:
         progress.remark(sentence)
     return imported, import_replies_sheet(imported)
+
+
+def _log_of_rung(kind: str, options: LogOptions, rung: Rung, file: Path) -> LogContent:
+    if kind == "inspect":
+        return read_inspect([file], options)
+    from stopadvisor.engines.model_files import token_counter
+
+    if rung.model is None:
+        what = "model, whose tokenizer counts the tokens that lm-eval's samples do not"
+        raise WorkloadError(f"rung {rung.name!r}: expected {what}, got none")
+    return read_lm_eval(file, options, token_counter(rung.model), limit=rung.max_tokens)
 
 
 _MAKERS = {"probes": _import_probes, "replies": _import_replies, "dataset": _import_dataset}

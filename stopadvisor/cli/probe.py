@@ -18,12 +18,7 @@ from click.core import ParameterSource
 from stopadvisor.answers.grading import BY_GOLD, described, open_graders
 from stopadvisor.cli.parts.command import Command
 from stopadvisor.cli.parts.declare import PATH, pop_settings, show
-from stopadvisor.cli.parts.probing import (
-    RECORDED_LADDER,
-    check_recording,
-    probe_options,
-    take_probing,
-)
+from stopadvisor.cli.parts.probing import RECORDED_LADDER, probe_options, take_probing
 from stopadvisor.collection.probing import probe
 from stopadvisor.collection.rung_recording import record_replies
 from stopadvisor.engines.engine_settings import EngineSettings, open_engine
@@ -81,17 +76,13 @@ def command(
     Continues where an earlier call stopped: finished questions are not asked again.  With --ladder
     every rung is asked for a whole reply instead, and nothing is forced.
     """
-    if ladder is not None:
-        check_recording()
     recorded = False
     if like is not None:
         policy = load_policy(like)
         sampling = policy.terms.sampling
         recorded = sampling is not None and sampling.recorded is not None
         params = like_policy(ctx, params, policy, like, quiet=quiet)
-    settings = take_probing(
-        params, workload, like_policy=like is not None, ladder=ladder is not None
-    )
+    settings = take_probing(params, workload, like_policy=like is not None, ladder=ladder)
     engine = pop_settings(EngineSettings, params)
     with progress_on(sys.stderr, quiet=quiet) as progress:
         traces = settings.traces is not None

@@ -25,6 +25,10 @@ RESULTS = {
     "monitor": ("stopadvisor.serving.monitored:MonitoredPromise", ""),
     "plan": ("stopadvisor.assessment.promises:LabelPlan", ""),
     "preflight": ("stopadvisor.collection.model_checks:PreflightReport", "and `preflight.json`"),
+    "preflight-ladder": (
+        "stopadvisor.collection.model_checks:LadderPreflight",
+        "`preflight --ladder --json`, and `preflight.json` of a ladder",
+    ),
     "profile-serving": (
         "stopadvisor.rules.serving_profile:ServingProfile",
         "and the file it writes",

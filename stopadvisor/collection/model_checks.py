@@ -7,8 +7,9 @@ tokens and at the end.  Wrong tags or a brittle cue then show as a failed check,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from stopadvisor.answers.grading import Grades
 from stopadvisor.answers.normal_form import extract_forced, extract_natural, normalize
@@ -33,6 +34,7 @@ __all__ = [
     "checked",
     "keep_checks",
     "run_preflight",
+    "with_shortage",
     "worst",
 ]
 
@@ -79,7 +81,7 @@ class WrongExample:
 
 @dataclass(frozen=True)
 class LadderPreflight:
-    """`preflight.json` of a ladder: checks of its rungs on the first fit questions."""
+    """`preflight --ladder --json`, and `preflight.json` of a ladder: checks of its rungs."""
 
     status: Status
     """The worst of the checks."""
@@ -175,6 +177,18 @@ def run_preflight(
 def worst(checks: Sequence[Check]) -> Status:
     """The worst status of some checks."""
     return max((check.status for check in checks), key=_SEVERITY.index)
+
+
+_Report = TypeVar("_Report", PreflightReport, LadderPreflight)
+
+
+def with_shortage(report: _Report, shortage: str | None) -> _Report:
+    """The report, with a first check that warns of too few questions, if they are."""
+    if shortage is None:
+        return report
+    advice = "add questions: `probe` and `assess` refuse so few"
+    checks = (Check("questions", "warn", shortage, advice), *report.checks)
+    return replace(report, status=worst(checks), checks=checks)
 
 
 def keep_checks(report: PreflightReport | LadderPreflight, file: Path, progress: Progress) -> None:

@@ -31,7 +31,7 @@ from stopadvisor.workload.traces import RecordedTraces, read_traces, with_traces
 
 __all__ = [
     "ProbeSettings", "ProbeSummary",
-    "check_parts", "fit_questions", "repeated_questions", "too_few",
+    "check_parts", "fit_questions", "repeated_questions", "too_few", "trial_questions",
 ]  # fmt: skip
 
 REPEATED = 50
@@ -156,6 +156,22 @@ def fit_questions(workload: Workload, settings: ProbeSettings) -> list[Question]
     keys = [q.group_key for q in workload.questions]
     parts = assign_parts(keys, seed=settings.seed, fractions=settings.shares(workload))
     return [q for q, part in zip(workload.questions, parts, strict=True) if PARTS[part] == "fit"]
+
+
+def trial_questions(
+    workload: Workload, settings: ProbeSettings
+) -> tuple[list[Question], str | None]:
+    """Fit questions for a preflight without a run, and which part of the split would be too small.
+
+    WorkloadError if there is no fit question.
+    """
+    fit, shortage = (
+        fit_questions(workload, settings),
+        too_few(workload, settings, workload.questions),
+    )
+    if not fit:
+        raise WorkloadError(f"{workload.path}: {shortage}")
+    return fit, shortage
 
 
 def repeated_questions(

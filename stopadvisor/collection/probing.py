@@ -21,7 +21,12 @@ from stopadvisor.answers.grading import Graders, open_graders
 from stopadvisor.collection.collect import collect, say_what_is_kept
 from stopadvisor.collection.grades import check_grader, regrade, remarks_on_grader
 from stopadvisor.collection.markers import sentence_ids
-from stopadvisor.collection.model_checks import PreflightReport, keep_checks, run_preflight, worst
+from stopadvisor.collection.model_checks import (
+    PreflightReport,
+    keep_checks,
+    run_preflight,
+    with_shortage,
+)
 from stopadvisor.collection.pilot import (
     CAP_STEP,
     NO_MARKERS,
@@ -37,13 +42,13 @@ from stopadvisor.collection.probe_settings import (
     check_parts,
     fit_questions,
     repeated_questions,
-    too_few,
+    trial_questions,
 )
 from stopadvisor.ground.constants import PAPER_BUDGETS, SMALL_WORKLOAD, TRUNCATED_WARN
-from stopadvisor.ground.errors import ModelError, ProbeError, WorkloadError
+from stopadvisor.ground.errors import ModelError, ProbeError
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.ground.progress import Progress, report_remarks
-from stopadvisor.probes.asking import Check, Engine, ProbePlan, RawTrace
+from stopadvisor.probes.asking import Engine, ProbePlan, RawTrace
 from stopadvisor.runs.directory import MANIFEST, RunDirectory
 from stopadvisor.runs.manifest import build_manifest, run_path, split_of
 from stopadvisor.runs.storage import check_writable, lock_directory
@@ -138,10 +143,7 @@ def try_questions(
         The engine failed, or did not answer every prompt.
     """
     workload = settings.read()
-    fit = fit_questions(workload, settings)
-    shortage = too_few(workload, settings, workload.questions)
-    if not fit:
-        raise WorkloadError(f"{workload.path}: {shortage}")
+    fit, shortage = trial_questions(workload, settings)
     with open_graders(settings.grader) as graders, open_engine() as engine:
         settings = settings.for_engine(engine)
         plan = _settle_cap(engine, workload, settings.plan(), settings, progress)
@@ -163,13 +165,8 @@ def try_questions(
             pilot=settled.pilot,
             progress=progress,
         )
-        if shortage is not None:
-            advice = "add questions: `probe` and `assess` refuse so few"
-            check = Check("questions", "warn", shortage, advice)
-            checks = (check, *report.checks)
-            report = replace(report, status=worst(checks), checks=checks)
         report_remarks(engine.remarks, progress, set())
-    return report
+    return with_shortage(report, shortage)
 
 
 def _probe_with(

@@ -8,14 +8,14 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from stopadvisor.engines.errors import first_line
+from stopadvisor.engines.errors import first_line, require_packages
 from stopadvisor.engines.sampling import identity_settings
 from stopadvisor.ground.errors import ModelError
 
@@ -27,6 +27,7 @@ __all__ = [
     "require_hub",
     "served_identity",
     "stop_ids",
+    "token_counter",
 ]
 
 _PATTERNS = ("config.json", "generation_config.json", "*.safetensors", "*.bin")
@@ -139,6 +140,13 @@ def load_tokenizer(model: str, *, settings_of: str | None = None) -> LoadedToken
                 f"cannot load the tokenizer of model {model!r}: {first_line(error)}"
             ) from error
         return LoadedTokenizer(tokenizer, _generation_settings(settings_of or model))
+
+
+def token_counter(model: str) -> Callable[[str], int]:
+    """Return a function that counts the tokens of a text; raises as `load_tokenizer`."""
+    require_packages("openai", "transformers", what="counting tokens")
+    tokenizer = load_tokenizer(model).tokenizer
+    return lambda text: len(tokenizer.encode(text, add_special_tokens=False))
 
 
 def _generation_settings(model: str) -> Any:

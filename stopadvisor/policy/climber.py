@@ -32,6 +32,8 @@ class Ask:
     rung: Rung
     column: int
     """Number of the reply in the ladder, from 0."""
+    sample: int
+    """Number of the reply among those of its rung, from 0."""
     max_tokens: int | None
     """Abandon the reply after this many completion tokens; None for no limit, also if the rung has
     a policy of its own, which ends it."""
@@ -154,7 +156,8 @@ class Climber:
         if rule.family == "cap" and not is_reference and rung.policy_digest is None:
             cap = max(1, int(-rule.thresholds[at]))
             most = cap if most is None else min(cap, most)
-        return Ask(rung, column, most, rule.needs_logprob and not is_reference, is_reference)
+        reads = rule.needs_logprob and not is_reference
+        return Ask(rung, column, column - rule.rungs.index(rung), most, reads, is_reference)
 
     def observe(
         self,

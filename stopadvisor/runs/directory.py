@@ -22,7 +22,7 @@ from stopadvisor.ground.json_text import parse_json
 from stopadvisor.probes.asking import ProbePlan, RawTrace
 from stopadvisor.probes.outcomes import SealedQuestions
 from stopadvisor.probes.records import ProbeRecord, graded_table
-from stopadvisor.runs.ladder import Ladder, ladder_of
+from stopadvisor.runs.ladder import Ladder, recorded_ladder
 from stopadvisor.runs.manifest import (
     SCHEMA,
     differences,
@@ -166,9 +166,7 @@ class RunDirectory:
     @property
     def ladder(self) -> Ladder | None:
         """The ladder whose replies the run holds; None if it holds probes of one model."""
-        if "ladder" not in self.manifest:
-            return None
-        return ladder_of({"rung": self.manifest["ladder"]}, f"{self.path / MANIFEST}")
+        return recorded_ladder(self.manifest, self.path / MANIFEST)
 
     def annotate(self, **fields: Any) -> None:
         """Change manifest fields that are not part of the id."""

@@ -13,7 +13,9 @@ from typing import Annotated, Any
 from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.ground.fields import Condition, Most, TokenCount, one_of, parse_as, plain
 
-__all__ = ["MOST_RUNGS", "MOST_SAMPLES", "Ladder", "Rung", "ladder_of", "read_ladder"]
+__all__ = [
+    "MOST_RUNGS", "MOST_SAMPLES", "Ladder", "Rung", "ladder_of", "read_ladder", "recorded_ladder",
+]  # fmt: skip
 
 MOST_RUNGS = 16
 MOST_SAMPLES = 128
@@ -119,6 +121,11 @@ def read_ladder(path: Path) -> Ladder:
     except tomllib.TOMLDecodeError as error:
         raise WorkloadError(f"{path}: expected TOML, got: {error}") from error
     return ladder_of(content, str(path))
+
+
+def recorded_ladder(manifest: Mapping[str, Any], where: object) -> Ladder | None:
+    """The ladder whose replies a run holds; None if it holds probes of one model."""
+    return ladder_of({"rung": manifest["ladder"]}, str(where)) if "ladder" in manifest else None
 
 
 def ladder_of(content: Any, where: str) -> Ladder:

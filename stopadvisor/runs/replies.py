@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from operator import attrgetter
@@ -25,7 +25,7 @@ from stopadvisor.probes.outcomes import OpenQuestions, Outcomes
 from stopadvisor.probes.records import graded_by_gold
 from stopadvisor.probes.rungs import Rungs, Spent, Votes, votes
 from stopadvisor.probes.table import ProbeTable, agreeing, answer_codes, on_grid
-from stopadvisor.runs.ladder import Ladder
+from stopadvisor.runs.ladder import Ladder, Rung
 from stopadvisor.runs.recording import (
     LABELS_AS_RECORDED,
     Recorded,
@@ -33,9 +33,8 @@ from stopadvisor.runs.recording import (
     label_or_gold,
     question_fields,
 )
-from stopadvisor.workload.inspect_log import read_inspect
 from stopadvisor.workload.lines import read_rows, refuse
-from stopadvisor.workload.logged import Logged, LogOptions, open_log
+from stopadvisor.workload.logged import LogContent, Logged, open_log
 from stopadvisor.workload.questions import ASSUMED_TASK
 
 __all__ = [
@@ -170,9 +169,13 @@ def read_replies(path: Path, ladder: Ladder, grader: Grades) -> Recorded[ReplyRe
 
 
 def read_reply_logs(
-    logs: Mapping[str, Path], ladder: Ladder, grader: Grades, options: LogOptions, task: str | None
+    logs: Mapping[str, Path],
+    ladder: Ladder,
+    grader: Grades,
+    read: Callable[[Rung, Path], LogContent],
+    task: str | None,
 ) -> Recorded[ReplyRecord]:
-    """Read one inspect_ai log per rung and join them by question id.
+    """Read one log of a program per rung and join them by question id.
 
     A rung with `repeat` has one epoch per sample.  `task` is the answer type of all questions; None
     to guess it from gold.
@@ -183,38 +186,30 @@ def read_reply_logs(
     if logs.keys() != {rung.name for rung in ladder.rungs}:
         wanted = ", ".join(rung.name for rung in ladder.rungs)
         raise WorkloadError(f"--rung: expected a log of each rung: {wanted}, got {', '.join(logs)}")
-    digest, questions = hashlib.sha256(), dict[str, list[Logged]]()
+    digest, by_rung = hashlib.sha256(), list[tuple[Rung, dict[str, list[Logged]]]]()
     for rung in ladder.rungs:
-        file = logs[rung.name]
-        with open_log(file) as opened:
-            while data := opened.read(2**20):
-                digest.update(data)
-        replies = _samples(file, options)
-        for name in {**questions, **replies}:
-            found = replies.get(name, [])
-            if len(found) != rung.repeat:
-                what = f"expected {rung.repeat} of rung {rung.name!r}, got {len(found)}"
-                raise WorkloadError(f"{file}: replies to question {name!r}: {what}")
-            if rung is not ladder.rungs[0] and name not in questions:
-                first_log = logs[ladder.rungs[0].name]
-                refuse(found[0].where, "id", f"a question of {first_log} too", name)
-            asked = questions.setdefault(name, [])
-            for entry in found:
-                asked.append(entry)
-                for field in ("messages", "gold"):
-                    ours, theirs = getattr(asked[0], field), getattr(entry, field)
-                    if ours != theirs:
-                        refuse(
-                            entry.where, field, f"those of {asked[0].where}: {ours!r:.80}", theirs
-                        )
-    columns = [rung.name for rung in ladder.columns]
-    lines = [_joined(entries, columns, task) for entries in questions.values()]
+        with open_log(logs[rung.name]) as opened:
+            hashlib.file_digest(opened, lambda: digest)
+        by_rung.append((rung, _samples(read(rung, logs[rung.name]))))
+    columns, lines = [rung.name for rung in ladder.columns], []
+    for name in dict.fromkeys(name for _, replies in by_rung for name in replies):
+        for rung, replies in by_rung:
+            if (n := len(replies.get(name, []))) != rung.repeat:
+                what = f"expected {rung.repeat} of rung {rung.name!r}, got {n}"
+                raise WorkloadError(f"{logs[rung.name]}: replies to question {name!r}: {what}")
+        first, *others = entries = [entry for _, replies in by_rung for entry in replies[name]]
+        for entry in others:
+            for field in ("messages", "gold"):
+                ours, theirs = getattr(first, field), getattr(entry, field)
+                if ours != theirs:
+                    refuse(entry.where, field, f"those of {first.where}: {ours!r:.80}", theirs)
+        lines.append(_joined(entries, columns, task))
     return _recorded(logs[ladder.reference.name], digest.hexdigest(), lines, grader)
 
 
-def _samples(file: Path, options: LogOptions) -> dict[str, list[Logged]]:
+def _samples(content: LogContent) -> dict[str, list[Logged]]:
     """A log's samples of each question, in the order of their epochs."""
-    content, found = read_inspect([file], options), dict[str, list[Logged]]()
+    found: dict[str, list[Logged]] = {}
     for remark in content.left_out:
         raise WorkloadError(remark)
     for entry in sorted(content.entries, key=lambda entry: entry.epoch):

@@ -32,7 +32,7 @@ from stopadvisor.runs.directory import (
     archived_line,
     digest_of,
 )
-from stopadvisor.runs.ladder import Ladder, ladder_of
+from stopadvisor.runs.ladder import Ladder, recorded_ladder
 from stopadvisor.runs.manifest import split_of
 from stopadvisor.runs.storage import make_folder, write_json_atomically
 from stopadvisor.workload.questions import PARTS, assign_parts, default_split
@@ -149,9 +149,7 @@ class Source:
     @property
     def ladder(self) -> Ladder | None:
         """The ladder whose replies it holds; None if it holds probes of one model."""
-        if self.manifest is None or "ladder" not in self.manifest:
-            return None
-        return ladder_of({"rung": self.manifest["ladder"]}, str(self.folder))
+        return None if self.manifest is None else recorded_ladder(self.manifest, self.folder)
 
     def require_one_trace(self, what: str) -> None:
         """Refuse the run of a ladder; `what` names the work that needs probes of one trace."""

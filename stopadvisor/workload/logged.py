@@ -9,9 +9,9 @@ import csv
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from io import StringIO
+from io import BufferedReader, StringIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from stopadvisor.answers.normal_form import TASKS, guess_task
 from stopadvisor.ground.constants import KNOWN_MARKERS
@@ -174,7 +174,7 @@ def read_json(path: Path) -> dict[str, Any]:
         return load_json(file.read(MOST_BYTES + 1), str(path))
 
 
-def open_log(path: Path) -> BinaryIO:
+def open_log(path: Path) -> BufferedReader:
     """Open a file for reading; raises WorkloadError if it cannot."""
     try:
         return path.open("rb")

@@ -9,14 +9,17 @@ import numpy as np
 import pytest
 
 from stopadvisor.cli.main import main
+from stopadvisor.engines.model_files import token_counter
 from stopadvisor.policy.frozen import load_policy, save_policy
 from stopadvisor.rules.climb import RUNG_FEATURES
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
+from tests.engines.online_policies import TINY_REASONER
 from tests.material import CERTIFY, Call
 from tests.policy_content import example_content, family_content, policy_from
 from tests.runs.test_replies import reply, sample, written
 from tests.schemas import check_valid
+from tests.workload.test_imports import LOGS
 
 pytestmark = pytest.mark.slow
 
@@ -188,6 +191,30 @@ def test_logs_of_an_evaluation_become_a_run(tmp_path: Path, call: Call) -> None:
     )
 
 
+def test_samples_of_lm_eval_become_a_run(tmp_path: Path, call: Call) -> None:
+    logs = {name: LOGS / "lm-eval" / f"samples_{name}.jsonl" for name in ("sums", "plain")}
+    rungs = (f"small={logs['sums']}", f"large={logs['plain']}")
+    file, run = tmp_path / "ladder.toml", tmp_path / "run"
+    words = ["import", "lm-eval", "--ladder", file, "-o", run]
+    file.write_text(LADDER.replace("price", f'repeat = 2\nmodel = "{TINY_REASONER}"\nprice'))
+    found = call.json(*words, "--rung", rungs[0], "--rung", rungs[1])
+    assert (found["n_questions"], found["n_graded"]) == (4, 16)
+    assert [rung["replies"] for rung in found["rungs"]] == [2, 2]
+    first, count = RunDirectory.load(run).replies()[0], token_counter(str(TINY_REASONER))
+    rows = [json.loads(log.read_text().splitlines()[0]) for log in logs.values()]
+    texts = [text for row in rows for text in row["resps"][0]]
+    assert [reply.completion_tokens for reply in first.rungs] == [count(text) for text in texts]
+    assert [reply.normalized for reply in first.rungs[:2]] == ["82", "91"]
+    assert (first.gold, first.rungs[0].finished, first.rungs[0].correct) == ("96", True, False)
+    # The chat template's words belong to the prompt.
+    assert first.rungs[0].prompt_tokens > first.rungs[2].prompt_tokens > 0
+    file.write_text(LADDER)
+    words[-1] = tmp_path / "other"
+    line = call.refused(*words, "--rung", rungs[0], "--rung", rungs[1])
+    assert "rung 'small': expected model, whose tokenizer counts" in line
+    assert "format lm-eval takes a --rung for each rung" in call.refused(*words)
+
+
 def test_a_certificate_is_about_the_exact_rule_that_is_exported(
     run: Path, policy: Path, call: Call
 ) -> None:
@@ -275,7 +302,10 @@ def test_a_rung_with_a_policy_is_certified_as_a_whole(tmp_path: Path, call: Call
     digest = load_policy(file).digest
     ladder = LADDER.replace('name = "small"', f'name = "small"\npolicy = "{file}"')
     run = recorded(tmp_path / "first", 0, ladder=ladder)
-    assert call.json("assess", run, "--alpha", "0.05")["recommendation"]["family"] == "cap"
+    advised = call.json("assess", run, "--alpha", "0.05")
+    assert advised["recommendation"]["family"] == "cap"
+    (said,) = (remark for remark in advised["remarks"] if "own policy" in remark)
+    assert said.startswith("small ends its replies under its own policy, and none is abandoned")
     found = call.json("calibrate", run, "--alpha", "0.05")
     policy = load_policy(run / "policy.joblib")
     assert policy.content["ladder"]["rungs"][0]["policy_digest"] == digest

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from stopadvisor.cli.main import main
+from stopadvisor.collection.model_checks import PREFLIGHT_QUESTIONS
 from stopadvisor.collection.rung_recording import ASKED
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.runs.directory import RunDirectory
@@ -61,7 +62,8 @@ def test_every_rung_is_asked_every_question_once(
         record()
         asked = asked_of(server)
     check_valid("probe", found)
-    assert len(asked) == 2 * N == asked.total()
+    # The preflight asks the reference twice, to compare it with itself.
+    assert len(asked) == 2 * N == asked.total() - PREFLIGHT_QUESTIONS
     assert (found["schedule"], found["questions"], found["new"]) == ("ladder", N, N)
     assert [row["name"] for row in found["rungs"]] == ["small", "large"]
     cut = 0
@@ -102,7 +104,7 @@ def test_what_was_asked_is_kept_when_a_server_dies(
         server.faults.clear()
         server.say = say
         record()
-    assert len(server.asked) - before == 2 * N - len(kept)
+    assert len(server.asked) - before == 2 * N + PREFLIGHT_QUESTIONS - len(kept)
     replies = RunDirectory.load(Path("run")).replies()
     assert sorted(reply.id for reply in replies) == sorted(f"q{k}" for k in range(N))
 
@@ -217,18 +219,51 @@ def test_an_effort_that_is_obeyed_passes(folder: Path) -> None:
     assert preflight(folder)["effort of low and high"]["status"] == "pass"
 
 
-def test_a_reference_that_differs_from_itself_is_remarked_on(folder: Path) -> None:
-    twice = {"name": "twice", "model": "big", "temperature": 1.0, "repeat": 2, "price": [1, 1, 1]}
+@pytest.mark.parametrize("repeat", [1, 2])
+def test_a_reference_that_differs_from_itself_is_remarked_on(folder: Path, repeat: int) -> None:
+    large = {**RUNGS[1], "temperature": 1.0, "repeat": repeat}
     with rung_server(say) as server:
 
         def moody(model: str, question: str) -> Said:
             return Said(f"The answer is {len(server.asked) % 3}.", 10)
 
         server.say = moody
-        ladder_at(folder, server.url, [RUNGS[0], twice])
+        ladder_at(folder, server.url, [RUNGS[0], large])
         record(*FEW, "--concurrency", "1")
-        assert set(asked_of(server).values()) == {1, 2}
-    assert preflight(folder)["twice against itself"]["status"] == "warn"
+        of_large = [n for (model, _), n in asked_of(server).items() if model == "big"]
+    # Samples of the reference are compared; if it has one, another is asked for, of few questions.
+    once = len(of_large) - PREFLIGHT_QUESTIONS if repeat == 1 else 0
+    assert Counter(of_large) == Counter({1: once, 2: len(of_large) - once})
+    assert preflight(folder)["large against itself"]["status"] == "warn"
+    assert all(len(r.rungs) == 1 + repeat for r in RunDirectory.load(Path("run")).replies())
+
+
+def test_preflight_alone_says_what_recording_would(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alone = ["preflight", "work.jsonl", "--ladder", "ladder.toml"]
+    with rung_server(say) as server:
+        ladder_at(folder, server.url)
+        assert main([*alone, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert len(server.asked) == 3 * PREFLIGHT_QUESTIONS
+        assert {path.name for path in folder.iterdir()} == {"ladder.toml", "work.jsonl"}
+        record(*FEW)
+        capsys.readouterr()
+        assert main(alone) == 0
+        said = capsys.readouterr()
+        server.faults["tiny"] = "400"
+        assert main([*alone, "--quiet"]) == 5
+        refused = capsys.readouterr().out
+    check_valid("preflight-ladder", found)
+    assert found["checks"] == list(preflight(folder).values())
+    assert [check["name"] for check in found["checks"]] == [
+        "rung small", "length of small", "rung large", "length of large", "large against itself"
+    ]  # fmt: skip
+    assert said.out.startswith("Ready to record: every rung answers (tried on 16 questions).")
+    assert "next: stopadvisor assess work.jsonl --ladder ladder.toml" in said.err
+    assert refused.startswith("Not ready to record: a rung answers nothing")
+    assert "FAILED: 0 of 16 replies came" in refused
 
 
 def test_a_rung_that_refuses_everything_ends_the_recording(
@@ -293,7 +328,7 @@ def test_what_ladder_toml_says_is_no_option(
     folder: Path, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
     ladder_at(folder, "http://127.0.0.1:9/v1")
-    record(*words, code=2)
+    record(*words, command="preflight" if words[1:] else "probe", code=2)
     assert f"leave out {words[0]}" in capsys.readouterr().err
 
 

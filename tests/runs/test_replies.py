@@ -17,7 +17,8 @@ from stopadvisor.runs.prices import default_settings
 from stopadvisor.runs.recording import Recorded
 from stopadvisor.runs.replies import ReplyRecord, read_replies, read_reply_logs
 from stopadvisor.runs.sources import Source, open_source
-from stopadvisor.workload.logged import LogOptions
+from stopadvisor.workload.inspect_log import read_inspect
+from stopadvisor.workload.logged import LogContent, LogOptions
 
 SMALL = Rung("small", (1.0, 0.5, 2.0), model="tiny")
 LARGE = Rung("large", (3.0, 1.0, 4.0), reasoning_effort="high")
@@ -219,8 +220,12 @@ def logs_of(folder: Path, ladder: Ladder, **samples: list[dict[str, Any]]) -> Re
     logs = {name: folder / f"{name}.json" for name in samples}
     for name, file in logs.items():
         file.write_text(json.dumps({"samples": samples[name]}))
+
+    def read(rung: Rung, file: Path) -> LogContent:
+        return read_inspect([file], LogOptions())
+
     with open_graders(None) as graders:
-        return read_reply_logs(logs, ladder, graders.right, LogOptions(), None)
+        return read_reply_logs(logs, ladder, graders.right, read, None)
 
 
 def small_ones(**changes: Any) -> list[dict[str, Any]]:
@@ -281,7 +286,7 @@ def test_epochs_are_the_samples_of_a_repeated_rung(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("small", "large", "message"),
     [
-        (small_ones()[:1], large_ones(), "large.json: samples[0]: field 'id': expected a question"),
+        (small_ones()[:1], large_ones(), "small.json: replies to question '2': expected 1 of rung"),
         (small_ones(), large_ones()[:1], "question '1': expected 1 of rung 'large', got 0"),
         ([*small_ones(), *small_ones()], large_ones(), "expected 1 of rung 'small', got 2"),
         (small_ones(id=None), large_ones(), "small.json: samples[1]: field 'id'"),

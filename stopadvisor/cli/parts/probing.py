@@ -27,19 +27,24 @@ from stopadvisor.ground.constants import CUES, DEFAULT_CUE
 from stopadvisor.probes.asking import OPEN, Schedule
 from stopadvisor.workload.questions import TASKS, parse_split
 
-__all__ = ["RECORDED_LADDER", "check_recording", "probe_options", "take_probing"]
+__all__ = ["RECORDED_LADDER", "probe_options", "take_probing"]
 
 
 def take_probing(
-    params: dict[str, Any], workload: Path, *, like_policy: bool = False, ladder: bool = False
+    params: dict[str, Any], workload: Path, *, like_policy: bool = False, ladder: Path | None = None
 ) -> ProbeSettings:
     """Check the options of probing and take its settings out of click's parameters.
 
     With `like_policy` the schedule is not checked, because no option expresses every trigger of a
-    policy.  A `ladder` names its own servers.
+    policy.  A `ladder` names its own models and servers, and takes no option of probing.
     """
-    if not ladder:
+    if ladder is None:
         check_engine_options(params)
+    elif given := [name for name in _OF_TRACES if is_given(name)]:
+        names = ", ".join("--" + name.replace("_", "-") for name in given)
+        raise click.UsageError(
+            f"--ladder asks for whole replies, as its file says: leave out {names}"
+        )
     if params["temperature"] == 0 and params["samples"] > 1:
         raise click.UsageError(
             f"--temperature 0 always draws the same trace, got --samples {params['samples']}"
@@ -282,12 +287,3 @@ RECORDED_LADDER = option("Probing")(
     type=PATH,
     help="Ask every rung that this file names for a whole reply, in place of probing one model.",
 )
-
-
-def check_recording() -> None:
-    """Refuse options of probing next to `--ladder`."""
-    if given := [name for name in _OF_TRACES if is_given(name)]:
-        names = ", ".join("--" + name.replace("_", "-") for name in given)
-        raise click.UsageError(
-            f"--ladder asks for whole replies, as its file says: leave out {names}"
-        )

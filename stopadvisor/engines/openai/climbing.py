@@ -13,12 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from anyio.from_thread import BlockingPortal, start_blocking_portal
-
 from stopadvisor.answers.normal_form import extract_natural
 from stopadvisor.engines.errors import first_error
-from stopadvisor.engines.openai.each import asked_each
-from stopadvisor.engines.openai.rung_servers import RungServers
+from stopadvisor.engines.openai.rung_servers import AskEach, RungServers, open_rungs
 from stopadvisor.policy.climber import Ask
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import Climbed, OnStop, Reply, Request, RungAnswer
@@ -54,13 +51,13 @@ async def climb(
     left = leaves_reference and policy.ladder[-1].repeat == 1
     asked: list[RungAnswer] = []
     answers: list[str | None] = []
-    column, at, is_reference, gave_up = 0, 0, False, False
+    gave_up = False
 
-    async def one(ask: Ask, sample: int) -> RungAnswer:
+    async def one(ask: Ask) -> RungAnswer:
         made = [reply for reply in before if reply.name == ask.rung.name]
-        if sample < len(made) and made[sample].finished:
-            return made[sample]
-        each = replace(prompt, sample=sample)
+        if ask.sample < len(made) and made[ask.sample].finished:
+            return made[ask.sample]
+        each = replace(prompt, sample=ask.sample)
         return await servers.ask(
             ask.rung, each, max_tokens=ask.max_tokens, logprobs=ask.needs_logprob
         )
@@ -69,11 +66,9 @@ async def climb(
         asks = [ask for ask in climber.certain if not (left and ask.is_reference)]
         if not asks:
             return Climbed(policy.ladder[-1].name, tuple(asked), gave_up or None, len(asked))
-        names = [*(reply.name for reply in asked), *(ask.rung.name for ask in asks)]
-        samples = [names[:k].count(names[k]) for k in range(len(asked), len(names))]
         try:  # concurrently; the first failure cancels the others
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(each) for each in map(one, asks, samples)]
+                tasks = [group.create_task(each) for each in map(one, asks)]
         except BaseExceptionGroup as several:
             raise first_error(several) from None
         for ask, done in zip(asks, tasks, strict=True):
@@ -82,16 +77,16 @@ async def climb(
             known = reply.mean_logprob is not None or not ask.needs_logprob
             answers.append(extract_natural(task, reply.text) if reply.finished else None)
             asked.append(reply)
-            column, is_reference = ask.column, ask.is_reference
             judged = climber.observe(
                 answer=answers[-1] or "",
                 finished=reply.finished and known,
                 completion_tokens=reply.completion_tokens,
                 mean_logprob=reply.mean_logprob,
             )
-            at, gave_up = judged.reply, gave_up or judged.gives_up
-    served_at = None if is_reference else column
-    return Climbed(asked[at].name, tuple(asked), gave_up or None, at, served_at, answers[at])
+            gave_up = gave_up or judged.gives_up
+    # The last reply ended the climb; it may only have confirmed the answer of an earlier one.
+    at, column = judged.reply, None if ask.is_reference else ask.column
+    return Climbed(asked[at].name, tuple(asked), gave_up or None, at, column, answers[at])
 
 
 @dataclass
@@ -100,7 +95,7 @@ class LadderEngine:
 
     ladder: Ladder
     servers: RungServers
-    portal: BlockingPortal = field(repr=False)
+    each: AskEach = field(repr=False)
     policy: Policy
     concurrency: int
     remarks: list[str] = field(default_factory=list)
@@ -143,7 +138,7 @@ class LadderEngine:
                     self.remarks.append(down)
             return _recorded(climbed, time.perf_counter() - began)
 
-        return asked_each(self.portal, requests, ask, batch_size or self.concurrency)
+        return self.each(requests, ask, batch_size or self.concurrency)
 
 
 @contextmanager
@@ -151,12 +146,8 @@ def open_ladder(
     policy: Policy, ladder: Ladder, *, concurrency: int, **how: Any
 ) -> Iterator[LadderEngine]:
     """Open the servers of a ladder that `check_rungs` accepted; `how` is as for `RungServers`."""
-    servers = RungServers(ladder, concurrency=concurrency, **how)
-    with start_blocking_portal() as portal:
-        try:
-            yield LadderEngine(ladder, servers, portal, policy, concurrency)
-        finally:
-            portal.call(servers.aclose)
+    with open_rungs(ladder, concurrency=concurrency, **how) as (servers, each):
+        yield LadderEngine(ladder, servers, each, policy, concurrency)
 
 
 def _recorded(climbed: Climbed, seconds: float) -> Reply:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -32,7 +33,10 @@ from stopadvisor.policy.requests import RungAnswer
 from stopadvisor.probes.asking import Prompt
 from stopadvisor.runs.ladder import Ladder, Rung
 
-__all__ = ["RungServers", "open_rungs", "request_of"]
+__all__ = ["AskEach", "RungServers", "open_rungs", "request_of"]
+
+AskEach = Callable[..., Iterator[tuple[int, Any]]]
+"""As `asked_each`, without its portal."""
 
 _PATIENCE = 5.0
 """Seconds of retries at a cheap rung before the request climbs."""
@@ -118,6 +122,7 @@ class RungServers:
         self._clients: dict[str, Client] = {}
         # Rungs at the same server share its concurrency.
         places = {rung.base_url: asyncio.Semaphore(concurrency) for rung in ladder.rungs}
+        self.size = concurrency * len(places)
         self._free = {rung.name: places[rung.base_url] for rung in ladder.rungs}
         self._down: dict[str, tuple[float, str]] = {}
         for rung in ladder.rungs:
@@ -217,22 +222,14 @@ def _origin(url: str | None) -> tuple[str, str]:
 
 
 @contextmanager
-def open_rungs(
-    ladder: Ladder, *, concurrency: int, **how: Any
-) -> Iterator[Callable[[Sequence[tuple[Rung, Prompt]]], Iterator[tuple[int, RungAnswer]]]]:
-    """Open the servers of a ladder to record replies, `concurrency` requests at a time at each.
+def open_rungs(ladder: Ladder, **how: Any) -> Iterator[tuple[RungServers, AskEach]]:
+    """Open the servers of a ladder, and `asked_each` in an event loop to ask them from.
 
     `how` and errors are as for `RungServers`.
     """
-    servers = RungServers(ladder, concurrency=concurrency, climbs=False, **how)
-    size = concurrency * len({rung.base_url for rung in ladder.rungs})
-
-    async def ask(asked: tuple[Rung, Prompt]) -> RungAnswer:
-        rung, prompt = asked
-        return await servers.ask(rung, prompt, max_tokens=rung.max_tokens, logprobs=True)
-
+    servers = RungServers(ladder, **how)
     with start_blocking_portal() as portal:
         try:
-            yield lambda asked: asked_each(portal, asked, ask, size)
+            yield servers, partial(asked_each, portal)
         finally:
             portal.call(servers.aclose)

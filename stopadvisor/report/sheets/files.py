@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from stopadvisor.collection.model_checks import PreflightReport
+from stopadvisor.collection.model_checks import LadderPreflight, PreflightReport
 from stopadvisor.collection.probe_settings import ProbeSummary
 from stopadvisor.policy.run_policies import Promotion
 from stopadvisor.policy.shown import promised
@@ -144,17 +144,30 @@ _VERDICTS: dict[str, tuple[str, Tone]] = {
     "warn": ("Ready to probe, with warnings: read them first", "doubtful"),
     "fail": ("Not ready to probe: results measured like this would mislead", "bad"),
 }
+_VERDICTS_ON_RUNGS: dict[str, tuple[str, Tone]] = {
+    "pass": ("Ready to record: every rung answers", "good"),
+    "warn": ("Ready to record, with warnings: read them first", "doubtful"),
+    "fail": ("Not ready to record: a rung answers nothing", "bad"),
+}
 
 
-def preflight_sheet(report: PreflightReport) -> Sheet:
+def preflight_sheet(report: PreflightReport | LadderPreflight) -> Sheet:
     """Return the sheet of `preflight`: the verdict, then the checks, failures first."""
-    text, tone = _VERDICTS[report.status]
+    verdicts = _VERDICTS_ON_RUNGS if isinstance(report, LadderPreflight) else _VERDICTS
+    text, tone = verdicts[report.status]
     facts: list[Fact] = []
     for check in sorted(report.checks, key=lambda check: _FIRST.index(check.status)):
         facts.append((check.name, f"{_LABEL[check.status]}{check.detail}"))
         if check.advice:
             facts.append(("  to do", check.advice))
-    markers, sections = report.marker_words, []
+    headline = f"{text} (tried on {plural(report.n_questions, 'question')})."
+    sections = () if isinstance(report, LadderPreflight) else tuple(_thinking(report))
+    return Sheet(headline, tone, tuple(facts), sections=sections)
+
+
+def _thinking(report: PreflightReport) -> Iterator[Section]:
+    """Yield the words with which the model turns back, and what probing takes."""
+    markers = report.marker_words
     if rows := [
         (
             word.text,
@@ -166,22 +179,18 @@ def preflight_sheet(report: PreflightReport) -> Sheet:
         for word in markers.words
         if word.sentences
     ]:
-        sections.append(
-            Section(
-                f"Words with which the model turns back, in {plural(markers.n_traces, 'trace')}",
-                ("word", "", "per 1,000 tokens", "place", "traces without"),
-                tuple(rows),
-                (
-                    "Sentences that begin with the word; place: the share of the thinking before "
-                    "it, median; used: probe --schedule marker asks just before it.",
-                ),
-                left=2,
-            )
+        yield Section(
+            f"Words with which the model turns back, in {plural(markers.n_traces, 'trace')}",
+            ("word", "", "per 1,000 tokens", "place", "traces without"),
+            tuple(rows),
+            (
+                "Sentences that begin with the word; place: the share of the thinking before "
+                "it, median; used: probe --schedule marker asks just before it.",
+            ),
+            left=2,
         )
     if report.cost is not None:
-        sections.append(Section(texts=(f"Probing takes {report.cost}.",)))
-    headline = f"{text} (tried on {plural(report.n_questions, 'question')})."
-    return Sheet(headline, tone, tuple(facts), sections=tuple(sections))
+        yield Section(texts=(f"Probing takes {report.cost}.",))
 
 
 def probe_sheet(summary: ProbeSummary) -> Sheet:
