@@ -150,6 +150,16 @@ class Choice:
         return float(self.fit.table.full_correct.mean())
 
     @property
+    def risk_to_expect(self) -> float:
+        """Fit risk at which the labels needed are computed; 0 where nothing saves.
+
+        That of the first sequence, even where a second one loses less: only the first is tested at
+        all of delta.
+        """
+        risk = self.sequences[0].useful_risk if self.sequences else None
+        return min(risk or 0.0, 0.999)
+
+    @property
     def limit(self) -> FitLimits:
         """Losses allowed on fit questions; see `rated.fit_limit`."""
         return fit_limit(self.n_calibration, self.settings, self.counted)
@@ -269,7 +279,7 @@ def choose(
         else saving_lower(ranking.resamples, _sequences(ranking.rules)),
         probability=max(
             certification_probability(
-                fit, each.sequence, n_calibration, replace(settings, delta=delta), ranking.counted
+                each.sequence, n_calibration, replace(settings, delta=delta), ranking.counted
             )
             for each, delta in zip(
                 tested, _deltas(settings, n_calibration, settings.traces), strict=False

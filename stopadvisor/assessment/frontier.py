@@ -232,13 +232,12 @@ def savings_by_alpha(choice: Choice) -> AlphaSavings:
     """Saving of each compared rule at several alphas."""
     settings, accuracy = choice.settings, choice.full_accuracy
     alphas = sorted({a for a in ALPHAS if a < accuracy} | {settings.alpha})
-    full = float(choice.fit.full_cost.sum())
     limits = [fit_limit(choice.n_calibration, replace(settings, alpha=alpha)) for alpha in alphas]
     savings = {}
     for sequence in choice.compared:
         at = [sequence.index(limit) for limit in limits]
         savings[sequence.scorer.family] = tuple(
-            None if k < 0 else 100 * (1 - float(sequence.costs[k]) / full) for k in at
+            None if k < 0 else float(sequence.savings[k]) for k in at
         )
     return AlphaSavings(tuple(alphas), savings)
 

@@ -15,12 +15,7 @@ import numpy as np
 
 from stopadvisor.assessment.choice import Choice
 from stopadvisor.assessment.limits import Shares, labels_for, pass_probability
-from stopadvisor.assessment.rated import (
-    RulesOnFit,
-    certification_probability,
-    counted_labels,
-    useful_shares,
-)
+from stopadvisor.assessment.rated import RulesOnFit, certification_probability, counted_labels
 from stopadvisor.assessment.settings import Settings
 from stopadvisor.ground.arrays import IntArray
 from stopadvisor.ground.errors import NothingToChoose
@@ -93,7 +88,7 @@ def _promise(
     fit, ranking = rules.fit, rules.ranked(n_calibration, settings, categories)
     advised = ranking.advised
     # Of the first rule alone: a second one is tested at what the first leaves of delta.
-    shares = useful_shares(fit, ranking.tested[0].sequence)
+    shares = ranking.tested[0].sequence.useful_shares
     labels = None
     if shares is not None:
         labels = counted_labels(settings, settings.delta, shares, power_wanted=_SURE)
@@ -105,7 +100,7 @@ def _promise(
         settings.alpha,
         advised.saving_pct,
         100 * (outcome.accuracy - float(fit.table.full_correct.mean())),
-        certification_probability(fit, sequence, n_calibration, settings, ranking.counted),
+        certification_probability(sequence, n_calibration, settings, ranking.counted),
         labels,
     )
 
@@ -171,7 +166,6 @@ def label_needs(choice: Choice, *, shares: Sequence[float] = _SHARES_LOST) -> tu
     if sequence is None or most < 0 or choice.fit.table.graded_by == "gold":
         return ()
     differs = sequence.curve.each(DIFFERS.of(sequence.view) > 0)  # (n_fit, n_thresholds)
-    savings = 100 * (1 - sequence.costs / choice.fit.full_cost.sum())
     nobody, order = np.zeros(n, dtype=np.bool_), np.arange(n)
 
     def mean(share: float, budget: int | None, planned: int = 0) -> tuple[float, float]:
@@ -186,7 +180,7 @@ def label_needs(choice: Choice, *, shares: Sequence[float] = _SHARES_LOST) -> tu
                 counts = labelled_first(drawn, order, planned)
                 by_differing = most_lost_labelled(n, planned, settings.alpha, settings.delta)
                 allowed = by_differing[drawn.sum(axis=0)]
-            test = LabelTest(counts, lost & counts, allowed, savings)
+            test = LabelTest(counts, lost & counts, allowed, sequence.savings)
             end = walk([test], nobody, order, budget=budget)
             found.append((end.asked.size, end.saving([test])))
         labels, saving = np.mean(found, axis=0)

@@ -36,9 +36,8 @@ from stopadvisor.stats.intervals import Interval, interval, resample_counts
 
 __all__ = [
     "SIMPLER_WITHIN", "Imitation", "Ranking", "RatedRule", "Resamples", "RulesOnFit",
-    "certification_probability", "choice_noise", "compare", "counted_labels", "first_useful_risk",
-    "fit_data", "fit_limit", "rank_of", "rating", "risk_to_expect", "saving_lower",
-    "useful_shares",
+    "certification_probability", "choice_noise", "compare", "counted_labels", "fit_data",
+    "fit_limit", "rank_of", "rating", "saving_lower",
 ]  # fmt: skip
 
 # --- What fit questions expect of a calibration ---------------------------------------------------
@@ -63,14 +62,10 @@ def fit_limit(n_calibration: int, settings: Settings, counted: Sequence[int] = (
 
 
 def certification_probability(
-    fit: FitData,
-    sequence: ThresholdSequence,
-    n_calibration: int,
-    settings: Settings,
-    counted: Sequence[int] = (),
+    sequence: ThresholdSequence, n_calibration: int, settings: Settings, counted: Sequence[int] = ()
 ) -> float:
     """Probability that calibration certifies some saving with a sequence, at its fit risk."""
-    expected = useful_shares(fit, sequence)
+    expected = sequence.useful_shares
     if expected is None:
         return 0.0
     sizes = tuple(counted) or (n_calibration,) * len(settings.guarantees)
@@ -78,32 +73,6 @@ def certification_probability(
         pass_probability(each, n, settings.delta, shares, settings.traces)
         for each, n, shares in zip(settings.guarantees, sizes, expected, strict=True)
     )
-
-
-def first_useful_risk(fit: FitData, sequence: ThresholdSequence) -> float | None:
-    """Fit risk at the most careful threshold that saves anything, at least 0; None without one."""
-    useful = np.flatnonzero(sequence.costs < fit.full_cost.sum())
-    if not useful.size:
-        return None
-    return max(float(sequence.losses[useful[0]]), 0.0) / fit.table.n_questions
-
-
-def risk_to_expect(fit: FitData, tested: Sequence[ThresholdSequence]) -> float:
-    """Smallest fit risk of the tested rules, at which the labels needed are computed.
-
-    0 where none of them saves anything.
-    """
-    risks = [first_useful_risk(fit, each) for each in tested]
-    return min(min((risk for risk in risks if risk is not None), default=0.0), 0.999)
-
-
-def useful_shares(fit: FitData, sequence: ThresholdSequence) -> tuple[Shares, ...] | None:
-    """Fit shares of each guarantee at the most careful threshold that saves anything."""
-    risk = first_useful_risk(fit, sequence)
-    if risk is None:
-        return None
-    index = int(np.flatnonzero(sequence.costs < fit.full_cost.sum())[0])
-    return tuple(part.shares(index) for part in sequence.counts)
 
 
 def counted_labels(

@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from stopadvisor.assessment.limits import BlockCounts, FitLimits, block_counts
+from stopadvisor.assessment.limits import BlockCounts, FitLimits, Shares, block_counts
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.ground.constants import DEFAULT_ALPHA, N_FOLDS
 from stopadvisor.ground.errors import CalibrationError, ProbeError
@@ -188,6 +188,8 @@ class ThresholdSequence:
     costs: FloatArray  # (n_thresholds,)
     counts: tuple[BlockCounts, ...]
     """Counts of each guarantee."""
+    full_cost: float
+    """Cost of full thinking on all fit questions."""
 
     @property
     def scorer(self) -> Scorer:
@@ -198,6 +200,30 @@ class ThresholdSequence:
     def view(self) -> FitQuestions:
         """Fit questions at the rule's probes."""
         return self.rule.view
+
+    @cached_property
+    def savings(self) -> FloatArray:
+        """Net saving at each threshold in percent, (n_thresholds,)."""
+        return np.asarray(100 * (1 - self.costs / self.full_cost), dtype=np.float64)
+
+    @cached_property
+    def saves(self) -> BoolArray:
+        """Whether a threshold saves anything, (n_thresholds,)."""
+        return np.asarray(self.costs < self.full_cost)
+
+    @property
+    def useful_risk(self) -> float | None:
+        """Fit risk at the most careful threshold that saves, at least 0; None where none does."""
+        if not self.saves.any():
+            return None
+        return max(float(self.losses[self.saves.argmax()]), 0.0) / self.view.n_questions
+
+    @property
+    def useful_shares(self) -> tuple[Shares, ...] | None:
+        """Fit shares of each guarantee there."""
+        if not self.saves.any():
+            return None
+        return tuple(part.shares(int(self.saves.argmax())) for part in self.counts)
 
     def index(self, limit: FitLimits) -> int:
         """Last threshold before the first that exceeds the limit; -1 for none."""
@@ -342,6 +368,7 @@ def sequence_of(fit: FitData, rule: ScoredRule) -> ThresholdSequence:
         curve.totals(losses)[0].round(),
         curve.totals(costs)[0],
         tuple(block_counts(view, each, curve, fit.blocks, fit.n_blocks) for each in fit.guarantees),
+        float(fit.full_cost.sum()),
     )
 
 

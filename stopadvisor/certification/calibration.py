@@ -5,20 +5,13 @@ No question is shared with `choose`: that is why the certificate holds for the e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from stopadvisor.assessment.choice import Choice, Settings
-from stopadvisor.assessment.limits import Shares, allowed, counted_rows, most_of
-from stopadvisor.assessment.rated import (
-    SIMPLER_WITHIN,
-    counted_labels,
-    first_useful_risk,
-    rank_of,
-    useful_shares,
-)
+from stopadvisor.assessment.limits import allowed, counted_rows, most_of
+from stopadvisor.assessment.rated import SIMPLER_WITHIN, counted_labels, rank_of
 from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.certification.entering import (
     cannot_exclude,
@@ -121,26 +114,29 @@ def calibrate(
     traces, counted = rows.shape
     tested: list[tuple[str, Certified | NotCertified]] = []
     certified: list[tuple[ThresholdSequence, Certified]] = []
-    wanted: list[NotCertified | None] = []
+    needs: list[NotCertified] = []
     deltas = choice.deltas(counted, traces) if plan is None else plan.deltas(choice)
     for sequence, delta in zip(choice.sequences, deltas, strict=True):
         if tested and (delta == 0 or max_losses(counted, choice.settings.alpha, delta) < 0):
             continue  # too little of delta is left for a second test
-        result, labels = _certify_sequence(choice, sequence, table, traces, delta, plan)
-        wanted.append(labels)
+        view = sequence.scorer.view(table)
+        curve, saves = sequence.scorer.curve(view, sequence.thresholds), sequence.saves
+        result, need = _test(curve, view, saves, traces, choice.settings, delta, sequence, plan)
         tested.append((sequence.scorer.family, result))
-        if isinstance(result, Certified) and _saving(choice, sequence, result.index) > 0:
+        if need is not None:
+            needs.append(need)
+        if isinstance(result, Certified) and saves[result.index]:
             certified.append((sequence, result))
     found = Calibration(None, None, tuple(tested), table, counted, traces=traces)
     if not certified:
-        return replace(found, refusal=_refusal(choice, tested, wanted))
+        return replace(found, refusal=_refusal(choice, tested, needs))
     sequence, certificate = _pick(choice, certified)
     rule = ExportedRule(
         sequence.scorer,
         float(sequence.thresholds[certificate.index]),
         sequence.thresholds,
         certificate,
-        _saving(choice, sequence, certificate.index),
+        float(sequence.savings[certificate.index]),
         float(sequence.losses[certificate.index]) / choice.n_fit,
     )
     return replace(found, rule=rule)
@@ -169,8 +165,7 @@ def recalibrate(
     curve = scorer.curve(view, order)
     costs = scorer.costs(view, settings.costing)
     saves = curve.totals(costs)[0] < settings.costing.full(table).sum()
-    expected = _first_risk(curve, view, saves, settings)
-    result = _certify_losses(curve, view, traces, settings, settings.delta, expected)
+    result, _ = _test(curve, view, saves, traces, settings, settings.delta)
     tested = ((scorer.family, result),)
     refusal = result if isinstance(result, NotCertified) else None
     accuracy = float(table.full_correct.mean())
@@ -222,74 +217,54 @@ def _first_risk(
     return min(max(float(losses), 0.0) / table.n_questions, 0.999)
 
 
-def _certify_losses(
+def _test(
     curve: StopCurve,
-    table: GradedTable,
+    view: GradedTable,
+    saves: BoolArray,
     traces: int,
     settings: Settings,
     delta: float,
-    expected_risk: float | None,
-    shares: Sequence[Shares] = (),
+    sequence: ThresholdSequence | None = None,
     plan: AskingPlan | None = None,
-) -> Certified | NotCertified:
+) -> tuple[Certified | NotCertified, NotCertified | None]:
+    """Test a rule; also return the labels that a certified saving would take, unless there is one.
+
+    Labels are counted at the larger of the fit and calibration risks, with several limits at each
+    loss's share of fit questions: advice only, no claim.  None where no threshold saves anything,
+    so that more labels would not help.
+    """
+    few = False
     if plan is not None and plan.is_sample:
-        differs, lost = curve.each(may_be_lost(table)), curve.each(LOST.of(table) > 0)
+        differs, lost = curve.each(may_be_lost(view)), curve.each(LOST.of(view) > 0)
         found = plan.certify(differs, lost, settings.alpha, delta)
     else:
-        counts = counts_of(curve, table, settings, traces)
+        counts = counts_of(curve, view, settings, traces)
         found = certify_counts(counts, delta)
-        if len(counts) == 1 and counts[0].is_plain and counts[0].most(delta)[0] < 0:
-            # So few questions hardly measure the risk: name the fewest that could certify at all.
-            expected_risk = None if expected_risk is None else 0.0
-    if isinstance(found, Certified) or expected_risk is None:
-        return found  # where no threshold saves anything, more labels would not help
-    # Count labels at the share lost at the first useful threshold; with several limits, at each
-    # loss's share of fit questions there.
-    labels = counted_labels(settings, delta, shares if shares and expected_risk else expected_risk)
-    return replace(found, labels_needed=labels, assumed_risk=expected_risk)
-
-
-def _certify_sequence(
-    choice: Choice,
-    sequence: ThresholdSequence,
-    table: GradedTable,
-    traces: int,
-    delta: float,
-    plan: AskingPlan | None,
-) -> tuple[Certified | NotCertified, NotCertified | None]:
-    """Test one sequence; also return the labels that a certified saving would take."""
-    settings = choice.settings
-    view = sequence.scorer.view(table)
-    curve = sequence.scorer.curve(view, sequence.thresholds)
-    expected = first_useful_risk(choice.fit, sequence)
-    if expected is not None:
-        # Count labels at the larger of the fit and calibration risks: advice only, no claim.
-        saves = sequence.costs < choice.fit.full_cost.sum()
-        seen = _first_risk(curve, view, saves, settings)
-        expected = min(max(risk for risk in (expected, seen) if risk is not None), 0.999)
-    shares = () if settings.is_plain else useful_shares(choice.fit, sequence) or ()
-    result = _certify_losses(curve, view, traces, settings, delta, expected, shares, plan)
-    if isinstance(result, NotCertified) or expected is None:
-        return result, None
-    wanted = counted_labels(settings, delta, shares if shares and expected else expected)
-    return result, NotCertified(_NO_SAVING, wanted, expected)
-
-
-def _saving(choice: Choice, sequence: ThresholdSequence, index: int) -> float:
-    """Net saving on fit questions, out of fold (percent)."""
-    return float(100 * (1 - sequence.costs[index] / choice.fit.full_cost.sum()))
+        few = len(counts) == 1 and counts[0].is_plain and counts[0].most(delta)[0] < 0
+    if isinstance(found, Certified) and saves[found.index]:
+        return found, None
+    known = None if sequence is None else sequence.useful_risk
+    risks = [k for k in (known, _first_risk(curve, view, saves, settings)) if k is not None]
+    if not risks:
+        return found, None
+    # So few questions hardly measure the risk: name the fewest that could certify at all.
+    expected = 0.0 if few else min(max(risks), 0.999)
+    shares = None if sequence is None or settings.is_plain else sequence.useful_shares
+    labels = counted_labels(settings, delta, shares if shares and expected else expected)
+    need = NotCertified(_NO_SAVING, labels, expected)
+    if isinstance(found, Certified):
+        return found, need
+    refused = replace(need, reason=found.reason)
+    return refused, refused
 
 
 def _refusal(
-    choice: Choice,
-    tested: list[tuple[str, Certified | NotCertified]],
-    wanted: list[NotCertified | None],
+    choice: Choice, tested: list[tuple[str, Certified | NotCertified]], needs: list[NotCertified]
 ) -> NotCertified:
-    """Combine the refusals; `wanted` holds those of certified sequences that save nothing."""
-    if all(first_useful_risk(choice.fit, sequence) is None for sequence in choice.sequences):
+    """Combine the refusals; `needs` says what labels certified savings would take."""
+    if not any(sequence.saves.any() for sequence in choice.sequences):
         return NotCertified(_NO_SAVING, None, None)
     refused = [r for _, r in tested if isinstance(r, NotCertified)]
-    needs = [*refused, *(w for w in wanted if w is not None)]
     known = [need for need in needs if need.labels_needed is not None]
     least = min(known, key=lambda need: need.labels_needed or 0, default=None)
     reason = refused[0].reason if len(refused) == len(tested) else _NO_SAVING
@@ -304,7 +279,7 @@ def _pick(
     """Take the cheapest on fit questions, or a simpler rule within the margin of the advice."""
 
     def saving(pair: tuple[ThresholdSequence, Certified]) -> float:
-        return _saving(choice, pair[0], pair[1].index)
+        return float(pair[0].savings[pair[1].index])
 
     best = max(certified, key=saving)
     lead = choice.margin if rank_of(best[0].scorer.family) == 2 else SIMPLER_WITHIN

@@ -6,7 +6,7 @@ import numpy as np
 
 from stopadvisor.assessment.choice import Choice, Settings
 from stopadvisor.assessment.limits import Shares, counted_rows, labels_for, most_of
-from stopadvisor.assessment.rated import counted_labels, first_useful_risk, risk_to_expect
+from stopadvisor.assessment.rated import counted_labels
 from stopadvisor.assessment.recommendation import Recommendation, deciding_reason
 from stopadvisor.ground.arrays import IntArray
 from stopadvisor.ground.constants import MOST_TRUNCATED
@@ -128,7 +128,7 @@ def refused_beforehand(choice: Choice, questions: ProbeTable) -> NotCertified | 
     """Return a refusal where no look could end in an exported rule; opens nothing."""
     if choice.nothing is not None:
         return NotCertified(f"{choice.nothing}; no calibration question was opened", None, None)
-    if all(first_useful_risk(choice.fit, sequence) is None for sequence in choice.sequences):
+    if not any(sequence.saves.any() for sequence in choice.sequences):
         why = "no rule saves anything on fit questions: no calibration question was opened"
         return NotCertified(f"{why}, and no look spent", None, None)
     settings, rows = choice.settings, counted_traces(questions, choice.settings)
@@ -177,5 +177,5 @@ def advised_against(choice: Choice, advice: Recommendation) -> NotCertified | No
 
 def labels_to_name(settings: Settings, choice: Choice | None) -> tuple[int | None, float]:
     """Labels needed at the risk that fit questions show, or without a choice at no loss at all."""
-    expected = 0.0 if choice is None else risk_to_expect(choice.fit, choice.sequences)
+    expected = 0.0 if choice is None else choice.risk_to_expect
     return counted_labels(settings, settings.delta, expected), expected

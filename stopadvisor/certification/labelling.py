@@ -131,7 +131,7 @@ class AskingPlan:
             order,
             preferred_sample(
                 sequence.curve.each(may_be_lost(sequence.view)),
-                100 * (1 - sequence.costs / choice.fit.full_cost.sum()),
+                sequence.savings,
                 (order.size, planned),
                 (settings.alpha, settings.delta),
                 rng=np.random.default_rng(settings.seed),
@@ -246,14 +246,12 @@ def label_tests(
     choice: Choice, table: CalibrationQuestions, plan: AskingPlan
 ) -> tuple[LabelTest, ...]:
     """The tests of `certification.calibration`, before any label is known."""
-    settings = choice.settings
-    full = choice.fit.full_cost.sum()
-    found = []
+    settings, found = choice.settings, []
     for sequence, delta in zip(choice.sequences, plan.deltas(choice), strict=True):
         differs = _at_thresholds(sequence.scorer, sequence.thresholds, table, may_be_lost)
         most = plan.most(differs, settings.alpha, delta)
-        savings = 100 * (1 - sequence.costs / full)
-        found.append(LabelTest(plan.labelled(differs), np.zeros_like(differs), most, savings))
+        labelled, none = plan.labelled(differs), np.zeros_like(differs)
+        found.append(LabelTest(labelled, none, most, sequence.savings))
     return tuple(found)
 
 

@@ -66,7 +66,6 @@ def command(source: Path | None, *, json: bool, quiet: bool, **params: Any) -> i
     measured: dict[str, Any] = {}
     if source is not None:
         from stopadvisor.assessment.fit_assessment import assess
-        from stopadvisor.assessment.rated import risk_to_expect
         from stopadvisor.runs.prices import default_settings
         from stopadvisor.runs.sources import open_source, read_assessment
 
@@ -76,9 +75,8 @@ def command(source: Path | None, *, json: bool, quiet: bool, **params: Any) -> i
             params["alpha"] = asked_alpha(params["alpha"], recorded)
             asked = SettingsOverrides(**{name: params[name] for name in ("alpha", "delta", "loss")})
             assessment = assess(opened, asked.settings(recorded, defaults=default_settings(opened)))
-            choice = assessment.choice
             if is_open("expected_risk"):
-                params["expected_risk"] = risk_to_expect(choice.fit, choice.sequences)
+                params["expected_risk"] = assessment.choice.risk_to_expect
             measured = {
                 "label_savings": assessment.label_savings,
                 "label_needs": assessment.label_needs,

@@ -20,7 +20,6 @@ from stopadvisor.assessment.rated import (
     RatedRule,
     RulesOnFit,
     certification_probability,
-    first_useful_risk,
     rank_of,
 )
 from stopadvisor.assessment.sequences import ThresholdSequence
@@ -262,7 +261,7 @@ def test_too_few_calibration_questions_are_infeasible(table: OpenQuestions) -> N
 
 
 def test_the_chance_is_the_binomial_at_the_first_useful_threshold(light: Choice) -> None:
-    risks = [first_useful_risk(light.fit, sequence) for sequence in light.sequences]
+    risks = [sequence.useful_risk for sequence in light.sequences]
     pairs = zip(light.deltas(120), risks, strict=True)  # the second at what is left of delta
     chances = [power(120, 0.15, delta, risk) for delta, risk in pairs if risk is not None]
     assert light.probability == max(chances)
@@ -273,7 +272,7 @@ def test_the_chance_of_a_second_rule_is_that_at_what_the_first_leaves_of_delta(
 ) -> None:
     asked = []
 
-    def told(_: object, sequence: ThresholdSequence, n: int, at: Settings, *rest: object) -> float:
+    def told(sequence: ThresholdSequence, n: int, at: Settings, *rest: object) -> float:
         asked.append((sequence, at.delta))
         return 0.3 * len(asked)
 
@@ -291,17 +290,17 @@ def test_the_chance_counts_what_the_bound_counts(light: Choice) -> None:
     def lost(losses: FloatArray) -> ThresholdSequence:
         return replace(sequence, losses=losses, counts=(replace(part, lost=losses[None]),))
 
-    risk = first_useful_risk(light.fit, lost(more))
+    risk = lost(more).useful_risk
     assert risk
     expected = float(stats.binom.cdf(max_losses(400, 0.15, 0.05), 400, risk))
     assert 0 < expected < 1
-    found = certification_probability(light.fit, lost(more), 400, LIGHT)
+    found = certification_probability(lost(more), 400, LIGHT)
     assert found == pytest.approx(expected, rel=1e-9)
     # Losing every question is no chance, however the shares come out.
     every = lost(np.full_like(sequence.losses, light.n_fit))
-    assert certification_probability(light.fit, every, 400, LIGHT) == 0.0
+    assert certification_probability(every, 400, LIGHT) == 0.0
     dear = replace(sequence, costs=np.full_like(sequence.costs, light.fit.full_cost.sum()))
-    assert certification_probability(light.fit, dear, 400, LIGHT) == 0.0
+    assert certification_probability(dear, 400, LIGHT) == 0.0
 
 
 def test_a_family_that_is_better_is_found() -> None:

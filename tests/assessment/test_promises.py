@@ -56,7 +56,7 @@ def test_a_promise_is_what_choosing_at_its_risk_says(
         assert promise.saving_pct == point.expected_saving_pct > 0
         points = 100 * (point.fit_accuracy - choice.full_accuracy)
         assert promise.accuracy_points == pytest.approx(points)
-        probability = certification_probability(choice.fit, rule, N, choice.settings)
+        probability = certification_probability(rule, N, choice.settings)
         assert promise.probability == probability > 0
 
 
@@ -70,7 +70,7 @@ def test_with_the_labels_named_a_certificate_comes_nine_times_in_ten(
 
         def probability(n: int, choice: Choice = choice) -> float:
             assert choice.advised is not None
-            return certification_probability(choice.fit, choice.advised, n, choice.settings)
+            return certification_probability(choice.advised, n, choice.settings)
 
         assert all(probability(n) >= 0.9 for n in range(labels, labels + 20))
         assert probability(labels - 1) < 0.9
@@ -83,9 +83,8 @@ def test_labels_are_counted_for_the_first_rule(
     settings = replace(SETTINGS, alpha=0.15)
     first, second = rules.ranked(N, settings, None).tested
     lost = {id(first.sequence): 0.06, id(second.sequence): 0.0}
-    monkeypatch.setattr(
-        "stopadvisor.assessment.promises.useful_shares", lambda _, rule: (Shares(lost[id(rule)]),)
-    )
+    shares = property(lambda rule: (Shares(lost[id(rule)]),))
+    monkeypatch.setattr(ThresholdSequence, "useful_shares", shares)
     (promise,) = promises(rules, N, settings, alphas=[0.15])
     wanted = labels_needed(0.15, 0.05, expected_risk=0.06, power_wanted=0.9)
     assert promise.labels_for_90 == wanted

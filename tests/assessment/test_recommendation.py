@@ -70,7 +70,7 @@ def sequence(family: str) -> ThresholdSequence:
     empty: Any = np.zeros((0, 0))
     scorer = Scorer(family, GRID, MODEL if family == "learned" else None)
     rule = ScoredRule(scorer, None, empty)  # type: ignore[arg-type]
-    return ThresholdSequence(rule, empty, None, empty, empty, empty, ())  # type: ignore[arg-type]
+    return ThresholdSequence(rule, empty, None, empty, empty, empty, (), 0.0)  # type: ignore[arg-type]
 
 
 def choice(

@@ -359,6 +359,7 @@ def _bare(losses: list[int]) -> ThresholdSequence:
         counts,
         np.zeros(size),
         (BlockCounts(counts[None], None, np.ones(1)),),
+        0.0,
     )
 
 
