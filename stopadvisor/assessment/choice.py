@@ -42,6 +42,11 @@ __all__ = ["Choice", "FitComparison", "FitRule", "Settings", "choose"]
 
 _LABELS = (100, 200, 400, 800, 1600, 3200)
 """Calibration questions for which the expected saving is computed."""
+_FIGURES = (
+    "risk", "accuracy", "think_saving_pct", "total_saving_pct", "uncut_saving_pct",
+    "answer_saving_pct",
+)  # fmt: skip
+"""Figures of a `FitRule` that fit questions measure."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -313,19 +318,10 @@ def _sequences(rules: Sequence[RatedRule]) -> list[ThresholdSequence]:
 def _fit_point(fit: FitData, rated: RatedRule, limit: FitLimits) -> FitRule:
     sequence, scorer = rated.sequence, rated.sequence.scorer
     index, threshold = sequence.index(limit), None
-    nothing = ("risk", "accuracy", "think_saving_pct", "total_saving_pct", "uncut_saving_pct")
-    figures: dict[str, float | None] = {f"fit_{name}": None for name in nothing}
+    figures: dict[str, float | None] = {f"fit_{name}": None for name in _FIGURES}
     if index >= 0:
         threshold = display_threshold(scorer.family, float(sequence.thresholds[index]))
-        outcome = fit.outcome(sequence, index)
-        figures = {
-            "fit_risk": outcome.risk,
-            "fit_accuracy": outcome.accuracy,
-            "fit_think_saving_pct": outcome.think_saving_pct,
-            "fit_total_saving_pct": outcome.total_saving_pct,
-            "fit_uncut_saving_pct": outcome.uncut_saving_pct,
-            "fit_answer_saving_pct": outcome.answer_saving_pct,
-        }
+        figures = fit.outcome(sequence, index).figures("fit", *_FIGURES)
     schedule, where = _asked_at(scorer, threshold)
     return FitRule(
         feasible=threshold is not None,

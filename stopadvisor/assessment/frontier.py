@@ -118,7 +118,7 @@ def gains(rule: Frontier, fixed: Frontier, how: Interpolation = "linear") -> NDA
 # --- From fit questions, at the costs of the user's serving regime --------------------------------
 
 
-def sequence_frontier(fit: FitData, sequence: ThresholdSequence) -> Frontier:
+def sequence_frontier(sequence: ThresholdSequence) -> Frontier:
     """Frontier of a sequence on fit questions, out of fold; thresholds on the linear scale."""
     view = sequence.view
     correct = np.column_stack([view.correct_online, view.full_correct])
@@ -192,7 +192,7 @@ def fit_curves(fit: FitData, rules: Sequence[ThresholdSequence]) -> tuple[Curve,
     return tuple(
         _curve(
             rule.scorer.family,
-            sequence_frontier(fit, rule),
+            sequence_frontier(rule),
             displayed(rule.scorer.family, rule.thresholds),
             full_cost,
         )

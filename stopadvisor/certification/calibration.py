@@ -342,21 +342,19 @@ def counts_of(
     """
     counts, n = [], view.n_questions // traces
     for guarantee in settings.guarantees:
-        among = np.zeros((view.n_questions, 1), dtype=bool)
-        among[counted_rows(view, guarantee)] = True
+        rows, values = counted_rows(view, guarantee), guarantee.counted.of(view)
+        rows = rows[rows < n]
         if traces == 2 and guarantee.counted.is_binary:
-            is_lost = curve.each(guarantee.counted.of(view) > 0).reshape(2, n, -1)
+            is_lost = curve.each(values > 0).reshape(2, n, -1)[:, rows]
             both, none = is_lost.all(axis=0), ~is_lost.any(axis=0)
-            both, none = ((found & among[:n]).sum(axis=0) for found in (both, none))
-            counts.append(Counts(guarantee, int(among[:n].sum()), both, none, traces))
+            counts.append(Counts(guarantee, rows.size, both.sum(axis=0), none.sum(axis=0), traces))
             continue
-        among[n:] = False
-        values = guarantee.counted.of(view) * among
-        lost = curve.totals(np.maximum(values, 0))[0].round().astype(np.int64)
-        gained = np.zeros_like(lost)
-        if not guarantee.counted.is_binary:
-            gained = curve.totals(np.maximum(-values, 0))[0].round().astype(np.int64)
-        counts.append(Counts(guarantee, int(among.sum()), lost, gained))
+        values = values * np.isin(np.arange(view.n_questions), rows)[:, None]
+        lost, gained = (
+            curve.totals(np.maximum(part, 0))[0].round().astype(np.int64)
+            for part in (values, -values)
+        )
+        counts.append(Counts(guarantee, rows.size, lost, gained))
     return counts
 
 

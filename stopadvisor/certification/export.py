@@ -62,6 +62,11 @@ _STACKS: tuple[Serving, ...] = ("kv-fork", "prefix-cache", "black-box")
 """Other serving stacks for which a policy says what it saves."""
 _MOST_STORED = 2000
 """Calibration questions whose features go into the file, for drift to be measured against."""
+_FIGURES = (
+    "total_saving_pct", "think_saving_pct", "uncut_saving_pct", "accuracy", "full_accuracy",
+    "answer_saving_pct",
+)  # fmt: skip
+"""Figures that are expected as calibration questions measure them, and test questions."""
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "torch", "transformers")
 
 __all__ = ["policy_terms"]
@@ -96,16 +101,11 @@ def _expected(
         calibration_risk=found.risk
         if rule.certificate.differing is None
         else rule.certificate.risk,
-        calibration_total_saving_pct=found.total_saving_pct,
         calibration_total_saving_band95=band,
-        calibration_think_saving_pct=found.think_saving_pct,
-        calibration_uncut_saving_pct=found.uncut_saving_pct,
-        calibration_accuracy=found.accuracy,
-        calibration_full_accuracy=found.full_accuracy,
         graded_by="agreement" if by_agreement else None,
         loss=settings.loss,
-        calibration_answer_saving_pct=found.answer_saving_pct,
         saving_by_serving=_by_serving(rule, settings, source, elsewhere),
+        **found.figures("calibration", *_FIGURES),
     )
     if few or not test.n_questions:
         return expected
@@ -114,17 +114,9 @@ def _expected(
     spread = found.saving_interval
     return replace(
         expected,
-        test_n=found.n,
-        test_total_saving_pct=found.total_saving_pct,
-        test_total_saving_ci95=None if spread is None else (spread.low, spread.high),
-        test_think_saving_pct=found.think_saving_pct,
-        test_uncut_saving_pct=found.uncut_saving_pct,
-        test_risk=found.risk,
-        test_risk_ci95=found.risk_ci95,
-        test_accuracy=found.accuracy,
+        test_total_saving_ci95=None if spread is None else spread.ci95,
         test_accuracy_ci95=exact_interval(found.correct, found.n),
-        test_full_accuracy=found.full_accuracy,
-        test_answer_saving_pct=found.answer_saving_pct,
+        **found.figures("test", "n", "risk", "risk_ci95", *_FIGURES),
     )
 
 

@@ -33,7 +33,6 @@ from stopadvisor.ground.errors import CalibrationError, PolicyError
 from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.policy.probed_positions import check_probed
 from stopadvisor.policy.terms import PolicyTerms, trigger_of
-from stopadvisor.probes.outcomes import CalibrationQuestions
 from stopadvisor.probes.trajectories import profile, trajectory
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.schedules import GridSchedule, schedule_of
@@ -44,8 +43,7 @@ from stopadvisor.runs.sources import Source, read_assessment
 from stopadvisor.workload.questions import PARTS
 
 __all__ = [
-    "TARGET_CALIBRATED", "calibrate_transfer", "certify_transfer", "check_transfer", "target_view",
-    "transferred_terms",
+    "TARGET_CALIBRATED", "certify_transfer", "check_transfer", "target_view", "transferred_terms",
 ]  # fmt: skip
 
 TARGET_CALIBRATED = "target-calibrated"
@@ -88,15 +86,6 @@ def target_view(target: Source) -> Source:
     target = target.without_repeats()
     parts = np.where(target.parts == _TEST, _TEST, _CALIBRATION).astype(np.int8)
     return replace(target, parts=parts)
-
-
-def calibrate_transfer(
-    terms: PolicyTerms, target: Source, questions: CalibrationQuestions, settings: Settings
-) -> Calibration:
-    """Certify a threshold of the source's rule, at the whole of delta, on the `target_view`."""
-    scorer = check_transfer(terms, target)
-    order = np.array(terms.order, dtype=np.float64)
-    return recalibrate(scorer, order, questions, settings)
 
 
 def transferred_terms(
@@ -160,10 +149,11 @@ def certify_transfer(
     plan = plan_look(view, table, requested, delta=asked.delta, looks=request.looks)
     settings = replace(asked, delta=plan.test_delta)
     check_probed(policy, file, view)
-    check_transfer(policy.terms, view)
+    scorer = check_transfer(policy.terms, view)
     entering_rows(table, settings)
     taken = take(plan)
-    calibration = calibrate_transfer(policy.terms, view, taken.questions, settings)
+    order = np.array(policy.terms.order, dtype=np.float64)
+    calibration = recalibrate(scorer, order, taken.questions, settings)
     look = record_result(source.folder, taken.look, certified=calibration.rule is not None)
     if not look.opened:
         calibration = without_figures(calibration, settings)

@@ -352,7 +352,7 @@ def verify(
         serving=asked.serving,
         unit=asked.weights.unit,
         total_saving_pct=outcome.total_saving_pct,
-        total_saving_ci95=None if spread is None else (spread.low, spread.high),
+        total_saving_ci95=None if spread is None else spread.ci95,
         think_saving_pct=outcome.think_saving_pct,
         truncated_share=float(probed.truncated.mean()),
         categories=_categories(probed.take(first), lost[:n] > 0),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +66,10 @@ class Outcome:
     def full_accuracy(self) -> float:
         """Share that full thinking answers right."""
         return self.full_correct / self.n
+
+    def figures(self, prefix: str, *names: str) -> dict[str, Any]:
+        """Some of the figures as fields of a result, each name with a prefix."""
+        return {f"{prefix}_{name}": getattr(self, name) for name in names}
 
 
 def measure(

@@ -107,7 +107,7 @@ def test_chain_frontier_is_what_each_rule_is_measured_to_do(
     rule = score(fit, family, GridSchedule(positions))
     assert rule is not None
     sequence = sequence_of(fit, rule)
-    found = sequence_frontier(fit, sequence)
+    found = sequence_frontier(sequence)
     costs = fit.costs(sequence.scorer, sequence.view)
     for k in (0, sequence.thresholds.size // 2, sequence.thresholds.size - 1):
         outcome = measure(sequence.view, sequence.curve.stops(k), costs, fit.full_cost)

@@ -10,12 +10,7 @@ import pytest
 
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.certification.calibration import Calibration, recalibrate
-from stopadvisor.certification.transfer import (
-    calibrate_transfer,
-    check_transfer,
-    target_view,
-    transferred_terms,
-)
+from stopadvisor.certification.transfer import check_transfer, target_view, transferred_terms
 from stopadvisor.certification.verification import fresh_questions, scorer_of, verify
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.ground.fields import plain
@@ -47,7 +42,8 @@ def target() -> Source:
 
 def moved(policy: dict[str, Any], target: Source, settings: Settings = SETTINGS) -> Calibration:
     questions = target_view(target).part("calibration").unseal().as_calibration()
-    return calibrate_transfer(terms_of(policy), target, questions, settings)
+    scorer, order = check_transfer(terms_of(policy), target), np.array(policy["order"])
+    return recalibrate(scorer, order, questions, settings)
 
 
 @pytest.fixture(scope="module")
