@@ -15,7 +15,7 @@ from scipy import stats
 
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.ground.errors import CalibrationError
-from stopadvisor.stats.bounds import last_passed, max_losses, upper_limit
+from stopadvisor.stats.bounds import max_losses, upper_limit
 from stopadvisor.stats.label_sample import (
     most_lost_labelled,
     sample_limit,
@@ -125,14 +125,16 @@ class Population:
     wavers: float
     """Share of thresholds at which a reply that differs agrees after all."""
 
-    def draw(self, n: int, rng: np.random.Generator) -> tuple[BoolArray, BoolArray]:
-        """Whether each reply differs, and whether it is lost, (n, n_thresholds)."""
-        steps = np.linspace(0, 1, 24)
-        start = rng.random(n) / max(self.differs, 1e-9)  # uniform on [0, 1] where it ever differs
+    def draw(self, runs: int, n: int, rng: np.random.Generator) -> tuple[BoolArray, BoolArray]:
+        """Whether each reply differs, and whether it is lost, (runs, n, n_thresholds)."""
+        steps = np.linspace(0, 1, 24, dtype=np.float32)
+        start = rng.random((runs, n), np.float32) / self.differs  # at most 1 where it ever differs
         chance = np.clip(self.lost + self.tied * (0.5 - start), 0, 1)
-        is_right = rng.random(n) < chance
-        differs = (start[:, None] <= steps) & (rng.random((n, 24)) >= self.wavers)
-        return differs, differs & is_right[:, None]
+        is_right = rng.random((runs, n), np.float32) < chance
+        differs = start[..., None] <= steps
+        if self.wavers:
+            differs &= rng.random(differs.shape, np.float32) >= self.wavers
+        return differs, differs & is_right[..., None]
 
 
 POPULATIONS = (
@@ -144,57 +146,71 @@ POPULATIONS = (
 )
 """Of few and many differing replies, few and many of them lost, with paths that turn back."""
 N, ALPHA = 300, 0.1
+AT_ONCE = 125
+"""Runs that are simulated together."""
+
+Way = Callable[[BoolArray, BoolArray, int, np.random.Generator], IntArray]
+"""Last threshold that passes in each run; the rows are in the order of asking."""
 
 
-Way = Callable[[BoolArray, BoolArray, int, np.random.Generator], int]
-"""Last threshold that passes; the rows are in the order of asking."""
+def last(passed: BoolArray) -> IntArray:
+    """The one before the first that fails; `passed` is (runs, n_thresholds)."""
+    return np.where(passed.all(axis=1), passed.shape[1], passed.argmin(axis=1)) - 1
 
 
-def exactly(differs: BoolArray, lost: BoolArray, labels: int, rng: np.random.Generator) -> int:
+def labelled_losses(differs: BoolArray, lost: BoolArray, labels: int) -> tuple[IntArray, IntArray]:
+    """Lost among the first labelled, and replies that differ; (runs, n_thresholds)."""
+    place = differs.cumsum(axis=1, dtype=np.int16)
+    return (lost & (place <= labels)).sum(axis=1), place[:, -1].astype(np.int64)
+
+
+def exactly(differs: BoolArray, lost: BoolArray, labels: int, rng: np.random.Generator) -> IntArray:
     """As it is done."""
-    counts = (lost & (differs.cumsum(axis=0) <= labels)).sum(axis=0)
-    most = most_lost_labelled(N, labels, ALPHA, DELTA)[differs.sum(axis=0)]
-    return last_passed(counts <= most)
+    counts, differing = labelled_losses(differs, lost, labels)
+    return last(counts <= most_lost_labelled(N, labels, ALPHA, DELTA)[differing])
 
 
 def as_if_it_were_known(
     differs: BoolArray, lost: BoolArray, labels: int, rng: np.random.Generator
-) -> int:
+) -> IntArray:
     """Broken: tests the labelled alone, as if the share that differs were known, not counted."""
-    counts = (lost & (differs.cumsum(axis=0) <= labels)).sum(axis=0)
-    differing = differs.sum(axis=0)
+    counts, differing = labelled_losses(differs, lost, labels)
     share = np.minimum(N * ALPHA / np.maximum(differing, 1), 1.0)
     chance = stats.binom.cdf(counts, np.minimum(differing, labels), share)
-    return last_passed((chance <= DELTA) | (differing <= N * ALPHA))
+    return last((chance <= DELTA) | (differing <= N * ALPHA))
 
 
 def by_whichever_number(
     differs: BoolArray, lost: BoolArray, labels: int, rng: np.random.Generator
-) -> int:
+) -> IntArray:
     """Broken: settles how many labels count after it has read them."""
-    return max(exactly(differs, lost, m, rng) for m in range(labels // 3, 3 * labels, 4))
+    tried = [exactly(differs, lost, m, rng) for m in range(labels // 3, 3 * labels, 8)]
+    return np.asarray(np.max(tried, axis=0))
 
 
-def by_score(differs: BoolArray, lost: BoolArray, labels: int, rng: np.random.Generator) -> int:
+def by_score(
+    differs: BoolArray, lost: BoolArray, labels: int, rng: np.random.Generator
+) -> IntArray:
     """Broken: labels those first that the model is surest of, which are lost less often."""
-    sure = rng.random(N) - 0.7 * lost.any(axis=1)
-    order = np.argsort(-sure)
-    return exactly(differs[order], lost[order], labels, rng)
+    sure = rng.random(lost.shape[:2]) - 0.7 * lost.any(axis=2)
+    order = np.argsort(-sure, axis=1)[..., None]
+    return exactly(
+        np.take_along_axis(differs, order, 1), np.take_along_axis(lost, order, 1), labels, rng
+    )
 
 
 @cache
 def true_risk(population: Population) -> FloatArray:
-    return np.asarray(population.draw(200_000, np.random.default_rng(9))[1].mean(axis=0))
+    return np.asarray(population.draw(1, 200_000, np.random.default_rng(9))[1][0].mean(axis=0))
 
 
 def broken_share(population: Population, way: Way, labels: int, runs: int) -> float:
     rng = np.random.default_rng([runs, labels, POPULATIONS.index(population)])
     risk = true_risk(population)
     broken = 0
-    for _ in range(runs):
-        differs, lost = population.draw(N, rng)
-        index = way(differs, lost, labels, rng)
-        broken += index >= 0 and bool(risk[index] > ALPHA)
+    for _ in range(runs // AT_ONCE):
+        index = way(*population.draw(AT_ONCE, N, rng), labels, rng)
+        broken += int((risk[index[index >= 0]] > ALPHA).sum())
     return broken / runs
 
 
