@@ -83,24 +83,18 @@ def same(one: ThresholdSequence, other: ThresholdSequence) -> bool:
     return one.scorer == other.scorer and np.array_equal(one.thresholds, other.thresholds)
 
 
-@pytest.mark.parametrize(
-    ("serving", "families"),
-    [("kv-fork", WIDE.families), ("vllm", LIGHT.families), ("black-box", LIGHT.families)],
-)
+@pytest.fixture(scope="module")
+def wide(table: OpenQuestions) -> RulesOnFit:
+    return RulesOnFit.measure(table.as_fit(), WIDE)
+
+
 def test_the_simplest_rule_near_the_best_is_tested_first(
-    table: OpenQuestions, serving: Any, families: tuple[str, ...]
+    table: OpenQuestions, wide: RulesOnFit
 ) -> None:
-    settings = replace(LIGHT, serving=serving, families=families)
-    rules = RulesOnFit.measure(table.as_fit(), settings)
-    found = choose(table.as_fit(), 120, settings, rules=rules)
-    all_of_them = rated(rules, settings)
+    found = choose(table.as_fit(), 120, WIDE, rules=wide)
+    all_of_them = rated(wide, WIDE)
     best, cheapest = max(all_of_them, key=lambda pair: pair[0])
-    if best <= 0:
-        assert serving == "black-box"  # every probe pays for its whole prefix
-        assert found.advised is None
-        assert len(found.sequences) == 1
-        assert same(found.sequences[0], cheapest)
-        return
+    assert best > 0
     lead = found.margin if rank_of(cheapest.scorer.family) == 2 else SIMPLER_WITHIN
     near = [(rating, c) for rating, c in all_of_them if rating >= best - lead]
     rank = min(rank_of(c.scorer.family) for _, c in near)
@@ -157,30 +151,32 @@ def test_a_sequence_that_saves_nothing_is_no_second_one() -> None:
     """Where each probe costs more than it can save, only what asks nobody is tested."""
     fit_table = draw(150, 0)
     dear = replace(fit_table, probe_tokens=np.full(fit_table.probe_tokens.shape, 4000.0))
-    found = choose(dear.as_fit(), 120, WIDE)
+    settings = replace(WIDE, families=("confidence", "entropy", FIXED_BUDGET))
+    rules = RulesOnFit.measure(dear.as_fit(), settings)
+    found = choose(dear.as_fit(), 120, settings, rules=rules)
     assert found.advised is None
-    assert len(found.sequences) == 1
+    (only,) = found.sequences
+    assert same(only, max(rated(rules, settings), key=lambda pair: pair[0])[1])
     assert found.label_savings == {}
 
 
 @pytest.mark.slow
 def test_points_are_the_best_of_each_kind_measured_where_calibration_could_stop(
-    table: OpenQuestions,
+    table: OpenQuestions, wide: RulesOnFit
 ) -> None:
-    rules = RulesOnFit.measure(table.as_fit(), WIDE)
-    wide = choose(table.as_fit(), 120, WIDE, rules=rules)
+    chosen = choose(table.as_fit(), 120, WIDE, rules=wide)
     limit = FitLimits((np.array([max_losses(120, 0.15, 0.05)]),), (120.0,))
-    all_of_them = rated(rules, WIDE)
+    all_of_them = rated(wide, WIDE)
     for point, families in (
-        (wide.comparison.learned, {"learned"}),
-        (wide.comparison.scalar, {"confidence", "entropy", "agreement"}),
-        (wide.comparison.agreement, {"agreement"}),
-        (wide.comparison.fixed_budget, {FIXED_BUDGET}),
+        (chosen.comparison.learned, {"learned"}),
+        (chosen.comparison.scalar, {"confidence", "entropy", "agreement"}),
+        (chosen.comparison.agreement, {"agreement"}),
+        (chosen.comparison.fixed_budget, {FIXED_BUDGET}),
     ):
         kind = [pair for pair in all_of_them if pair[1].scorer.family in families]
         _, sequence = max(kind, key=lambda pair: pair[0])
         assert point is not None
-        assert any(same(sequence, compared) for compared in wide.compared)
+        assert any(same(sequence, compared) for compared in chosen.compared)
         view, scorer = sequence.view, sequence.scorer
         position = sequence.index(limit)
         stops = sequence.curve.stops(position)
@@ -207,11 +203,10 @@ def test_points_are_the_best_of_each_kind_measured_where_calibration_could_stop(
             assert isinstance(scorer.schedule, GridSchedule)
             assert point.schedule == scorer.schedule.positions
             assert point.where == scorer.schedule.describe()
-    unasked = choose(table.as_fit(), 120, LIGHT)
-    assert (unasked.comparison.fixed_budget, unasked.comparison.agreement) == (None, None)
 
 
 def test_the_advised_point_is_that_of_the_advised_sequence(light: Choice) -> None:
+    assert (light.comparison.fixed_budget, light.comparison.agreement) == (None, None)  # not asked
     assert light.advised is not None
     assert light.advised_point is not None
     assert light.advised_point.family == light.advised.scorer.family
@@ -356,20 +351,6 @@ def test_families_that_cannot_be_measured_are_refused(table: OpenQuestions) -> N
 
 
 # --- Where a server returned no log-probabilities -------------------------------------------------
-
-
-def test_without_log_probabilities_only_texts_are_read(table: OpenQuestions) -> None:
-    nothing = np.full(table.mean_logprob.shape, np.nan)
-    silent = replace(
-        table, entropy_source="none", mean_logprob=nothing, mean_entropy=nothing.copy()
-    )
-    found = choose(silent.as_fit(), 120, Settings(alpha=0.15))
-    texts = {"learned", "learned-keeps", "run-stability", "agreement", "agreement-scaled"}
-    assert {sequence.scorer.family for sequence in found.compared} <= {*texts, FIXED_BUDGET}
-    assert found.comparison.learned is not None
-    for sequence in found.compared:
-        model = sequence.scorer.model
-        assert model is None or not {"answer_log_odds", "answer_entropy"} & {*model.features}
 
 
 def test_families_that_read_log_probabilities_alone_are_refused_there(table: OpenQuestions) -> None:

@@ -19,7 +19,7 @@ from tests.populations import POPULATIONS, fit_data
 CLEAR = replace(POPULATIONS[0], signal=5.0)
 """Confidence tells right from wrong so well that even without a loss much is saved."""
 N = 120
-RESAMPLES = 100
+RESAMPLES = 40
 
 
 @pytest.fixture(scope="module")

@@ -45,10 +45,10 @@ def chosen(fit: FitQuestions, alpha: float, rules: RulesOnFit | None = None) -> 
 
 
 def test_a_promise_is_what_choosing_at_its_risk_says(
-    fit: FitQuestions, offered: tuple[Promise, ...]
+    fit: FitQuestions, rules: RulesOnFit, offered: tuple[Promise, ...]
 ) -> None:
     for promise in offered[1:]:
-        choice = chosen(fit, promise.alpha)
+        choice = chosen(fit, promise.alpha, rules)
         point, rule = choice.advised_point, choice.advised
         assert point is not None
         assert point.fit_accuracy is not None
@@ -61,10 +61,10 @@ def test_a_promise_is_what_choosing_at_its_risk_says(
 
 
 def test_with_the_labels_named_a_certificate_comes_nine_times_in_ten(
-    fit: FitQuestions, offered: tuple[Promise, ...]
+    fit: FitQuestions, rules: RulesOnFit, offered: tuple[Promise, ...]
 ) -> None:
     for promise in offered[1:]:
-        labels, choice = promise.labels_for_90, chosen(fit, promise.alpha)
+        labels, choice = promise.labels_for_90, chosen(fit, promise.alpha, rules)
         assert labels is not None
         assert choice.advised is not None
 

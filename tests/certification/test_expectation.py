@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from stopadvisor.assessment.choice import Settings, choose
-from stopadvisor.certification.calibration import calibrate
+from stopadvisor.certification.calibration import ExportedRule, calibrate
 from stopadvisor.certification.expectation import (
     differs_limit,
     expectation,
@@ -45,13 +45,18 @@ def savings(table: OpenQuestions) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return each, full_counts(table).weighed(PAPER_WEIGHTS), lost
 
 
-def test_the_rule_is_measured_on_the_questions_that_certified_it() -> None:
+@pytest.fixture(scope="module")
+def rule() -> ExportedRule:
+    """The rule that `draw(160, 1)` certifies."""
     chosen = choose(draw(160, 0, "f").as_fit(), 160, SETTINGS)
-    table = draw(160, 1)
-    calibration = calibrate(chosen, table.as_calibration())
-    rule = calibration.rule
-    assert rule is not None
-    found, saving_band95 = expectation(rule, calibration.entered, SETTINGS, seed=0)
+    found = calibrate(chosen, draw(160, 1).as_calibration()).rule
+    assert found is not None
+    return found
+
+
+def test_the_rule_is_measured_on_the_questions_that_certified_it(rule: ExportedRule) -> None:
+    table = draw(160, 1).as_calibration()
+    found, saving_band95 = expectation(rule, table, SETTINGS, seed=0)
     view = rule.scorer.view(table)
     scores = rule.scorer.scores(view)
     costs = stopped_counts(view, "kv-fork", asking=rule.scorer.asking).weighed(PAPER_WEIGHTS)
@@ -72,7 +77,7 @@ def test_the_rule_is_measured_on_the_questions_that_certified_it() -> None:
     low, high = saving_band95
     assert low < found.total_saving_pct < high
     assert high - low < 30
-    assert expectation(rule, calibration.entered, SETTINGS, seed=0)[1] == saving_band95
+    assert expectation(rule, table, SETTINGS, seed=0)[1] == saving_band95
     each = rule.scorer.curve(view, rule.order).totals(costs, np.arange(160), 160)
     band = saving_band(
         each, full_counts(table).weighed(PAPER_WEIGHTS), rng=np.random.default_rng(0)
@@ -80,21 +85,15 @@ def test_the_rule_is_measured_on_the_questions_that_certified_it() -> None:
     assert saving_band95 == pytest.approx(band[:, rule.certificate.index])
 
 
-def test_traces_of_one_group_are_drawn_together() -> None:
+def test_traces_of_one_group_are_drawn_together(rule: ExportedRule) -> None:
     """Five copies of each question say no more than one of each."""
-    chosen = choose(draw(160, 0, "f").as_fit(), 160, SETTINGS)
-    table = draw(160, 1)
-    calibration = calibrate(chosen, table.as_calibration())
-    assert calibration.rule is not None
-    five = table.take(np.repeat(np.arange(160), 5)).as_calibration()
+    table = draw(160, 1).as_calibration()
+    five = table.take(np.repeat(np.arange(160), 5))
     assert len(set(five.groups)) == 160
-    one, other = (
-        expectation(calibration.rule, questions, SETTINGS, seed=0)[1]
-        for questions in (calibration.entered, five)
-    )
+    one, other = (expectation(rule, questions, SETTINGS, seed=0)[1] for questions in (table, five))
     assert other == pytest.approx(one)
     alone = replace(five, groups=tuple(f"g{k}" for k in range(800)))
-    narrow = expectation(calibration.rule, alone, SETTINGS, seed=0)[1]
+    narrow = expectation(rule, alone, SETTINGS, seed=0)[1]
     assert narrow[1] - narrow[0] < 0.6 * (one[1] - one[0])
 
 
@@ -157,36 +156,28 @@ def test_no_band_says_that_more_than_everything_is_saved() -> None:
     assert low[0] < 100 == high[0]
 
 
-def test_yardsticks_are_read_at_the_certified_threshold() -> None:
-    population = POPULATIONS[0]
-    rng = np.random.default_rng(3)
-    fit = renamed(population.draw(200, rng, alpha=0.1), "fit-")
-    choice = choose(fit.as_fit(), 300, Settings(alpha=0.1))
-    entered = population.draw(300, rng, alpha=0.1).as_calibration()
-    found = calibrate(choice, entered)
-    assert found.rule is not None
-    view = found.rule.scorer.view(entered)
-    stops = found.rule.scorer.curve(view, np.array([found.rule.threshold])).stops(0)
-    served = served_features(found.rule, entered)
+def test_yardsticks_are_read_at_the_certified_threshold(rule: ExportedRule) -> None:
+    entered = draw(300, 3).as_calibration()
+    view = rule.scorer.view(entered)
+    stops = rule.scorer.curve(view, np.array([rule.threshold])).stops(0)
+    served = served_features(rule, entered)
     assert len(served.stop) == len(served.prompt_tokens) == 300
     stopped = stops < view.n_checkpoints
     assert [value >= 0 for value in served.stop] == stopped.tolist()
     row = int(np.flatnonzero(stopped)[0])
     assert served.stop[row] == view.positions_at(range(view.n_checkpoints))[0, stops[row]]
     assert served.prompt_tokens == tuple(entered.prompt_tokens)
-    assert len(served.first_logprob or ()) == (
-        view.live[:, 0].sum() if found.rule.scorer.asking.before else 0
-    )
+    assert len(served.first_logprob or ()) == view.live[:, 0].sum()
 
     codes = entered.outcomes.natural_code
     assert codes is not None
     unknown = CalibrationQuestions.of(
         entered.observations, replace(entered.outcomes, natural_code=None)
     )
-    assert differs_limit(found.rule, unknown, 0.05) is None
+    assert differs_limit(rule, unknown, 0.05) is None
     places = np.arange(300), np.minimum(stops, view.n_checkpoints - 1)
     asked, right = view.answer_codes[places], view.correct[places]
     differs = (asked != codes) | (asked < 0) | (right != entered.full_correct) | view.truncated
     number = int((stopped & differs).sum())
     assert 0 < number < 300
-    assert differs_limit(found.rule, entered, 0.05) == upper_limit(number, 300, 0.05)
+    assert differs_limit(rule, entered, 0.05) == upper_limit(number, 300, 0.05)

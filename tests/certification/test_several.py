@@ -12,7 +12,7 @@ import pytest
 from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.assessment.rated import fit_limit
 from stopadvisor.assessment.sequences import ThresholdSequence
-from stopadvisor.certification.calibration import calibrate, counts_of
+from stopadvisor.certification.calibration import calibrate
 from stopadvisor.certification.entering import check_categories, refused_beforehand
 from stopadvisor.certification.verification import Verification, fresh_questions, verify
 from stopadvisor.ground.errors import CalibrationError, PolicyError
@@ -60,9 +60,8 @@ def passes(guarantee: Guarantee, lost: int, gained: int, n: int, delta: float = 
     return bool(lost <= most_lost(n, guarantee.alpha, delta)[gained])
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_a_threshold_passes_only_where_every_limit_does(several: Choice, seed: int) -> None:
-    table = draw(300, seed)
+def test_a_threshold_passes_only_where_every_limit_does(several: Choice) -> None:
+    table = draw(300, 1)
     found = calibrate(several, table.as_calibration())
     family, result = found.tested[0]
     assert len(found.tested) == 1  # a second sequence is for one plain loss
@@ -89,18 +88,6 @@ def test_a_threshold_passes_only_where_every_limit_does(several: Choice, seed: i
     assert shown == [(g.alpha, k, m, n) for g, k, m, n in at(result.index)]
     assert all(g.upper <= g.alpha for g in result.guarantees)
     assert result == replace(result.guarantees[0], guarantees=result.guarantees)
-
-
-def test_more_limits_never_stop_more(several: Choice) -> None:
-    sequence, table = several.sequences[0], draw(300, 5)
-    view = sequence.scorer.view(table)
-    curve = sequence.scorer.curve(view, sequence.thresholds)
-    counts = counts_of(curve, view, LIMITS)
-    alone = [each.passed(0.05) for each in counts]
-    result = calibrate(several, table.as_calibration()).tested[0][1]
-    assert isinstance(result, Certified)
-    reached = [int(np.flatnonzero(~np.append(passed, False))[0]) - 1 for passed in alone]
-    assert result.index == min(reached)
 
 
 def test_where_thinking_harms_a_drop_admits_a_bolder_rule_than_lost_answers() -> None:

@@ -18,7 +18,7 @@ from stopadvisor.policy.frozen import build_policy
 from stopadvisor.probes.trigger import ListedTrigger
 from stopadvisor.rules.losses import LOST
 from stopadvisor.runs.sources import Source
-from tests.frozen import MODEL, drawn_source, frozen, look_of, with_groups
+from tests.frozen import MODEL, drawn_source, frozen, look_of
 from tests.policy_content import full_budget_content, policy_from, terms_of, trigger_content
 from tests.populations import POPULATIONS, regraded
 
@@ -67,16 +67,6 @@ def test_every_label_outside_the_test_part_calibrates(
     assert set(calibration.entered.keys).isdisjoint(target.part("test").keys)
 
 
-def test_the_rule_is_the_sources_and_the_threshold_one_of_its_own(
-    calibration: Calibration, policy: dict[str, Any]
-) -> None:
-    rule = calibration.rule
-    assert rule is not None
-    assert rule.scorer.family == policy["family"]
-    assert rule.order.tolist() == policy["order"]
-    assert rule.threshold in policy["order"]
-
-
 def test_labels_of_the_test_part_change_nothing(
     calibration: Calibration, policy: dict[str, Any], target: Source
 ) -> None:
@@ -89,13 +79,6 @@ def test_labels_of_the_test_part_change_nothing(
     assert again.rule is not None
     assert calibration.rule is not None
     assert again.rule.certificate == calibration.rule.certificate
-
-
-def test_one_question_of_each_group_calibrates(policy: dict[str, Any], target: Source) -> None:
-    table = with_groups(target.table.unseal(), 5).sealed()
-    grouped = replace(target, table=table, parts=np.repeat(target.parts[::5], 5))
-    found = moved(policy, grouped)
-    assert found.entered.n_questions == len(set(target_view(grouped).part("calibration").groups))
 
 
 @pytest.mark.parametrize(
@@ -131,15 +114,6 @@ def test_the_last_checkpoint_must_be_probed(policy: dict[str, Any], target: Sour
     inner = policy | trigger_content(ListedTrigger((0, 256, 640)))
     with pytest.raises(PolicyError, match="last budget, 1536"):
         check_transfer(terms_of(inner), archive)
-
-
-def test_an_alpha_that_never_being_right_would_meet_is_refused(policy: dict[str, Any]) -> None:
-    target = drawn_source(HARD, 300, "hard", seed=2)
-    wrong = regraded(target.table.unseal(), natural_correct=np.arange(300) % 10 == 0)
-    found = moved(policy, replace(target, table=wrong.sealed()))
-    assert found.rule is None
-    assert found.refusal is not None
-    assert "below the full-thinking accuracy" in found.refusal.reason
 
 
 # --- The policy that is written -------------------------------------------------------------------

@@ -78,16 +78,6 @@ def test_the_order_of_rows_counts_nothing(choice: Choice) -> None:
     assert certified(choice, mixed) == certified(choice, table)
 
 
-def test_two_traces_certify_a_bolder_threshold_than_one(choice: Choice) -> None:
-    """On average; independent traces hold as much as twice the questions would."""
-    two, one = [], []
-    for seed in range(20):
-        table = twice(300, 100 + seed, same=0.0)
-        two.append(certified(choice, table).index)
-        one.append(certified(choice, table.take(table.samples == 0)).index)
-    assert np.mean(two) > np.mean(one)
-
-
 def test_a_drop_counts_the_first_trace_alone(choice: Choice) -> None:
     table, sequence = twice(100, 3), choice.sequences[0]
     drop = replace(SETTINGS, loss="drop")

@@ -273,64 +273,12 @@ def test_one_question_by_hand(serving: Serving, stopped: Counts, never: Counts) 
     assert tuple(float(a[0, 3]) for a in arrays) == never
 
 
-@pytest.mark.parametrize(
-    ("serving", "forced", "visible"),
-    [
-        # Stopped at 50 without a probe before: the prompt, 50 thinking tokens, and then closer and
-        # cue of 4 and a forced answer of 5, or a visible one of 9.
-        ("kv-fork", (50 + 5, 0, 100 + 4), (50 + 9, 0, 100)),
-        ("prefix-cache", (50 + 5, 144, 100 + 10), (50 + 9, 144, 100 + 6)),
-        ("black-box", (50 + 5, 0, 100 + 154), (50 + 9, 0, 100 + 150)),
-        ("vllm", (50 + 5 + 5, 144, 100 + 10), (50 + 9, 144, 100 + 6)),
-    ],
-)
-def test_a_fixed_budget_asks_nothing_on_its_way(
-    serving: Serving, forced: Counts, visible: Counts
-) -> None:
-    bare = one_question()
-    table = with_visible(bare, np.array([[False, True, True]]), np.array([[8.0, 9.0, 10.0]]))
-    for questions, expected in ((bare, forced), (table, visible)):
-        found = stopped_counts(questions, serving, asking=FIXED)
-        arrays = (found.decoded, found.cached, found.prefilled)
-        assert tuple(float(a[0, 1]) for a in arrays) == expected
-        full = full_counts(questions)
-        never = (full.decoded, full.cached, full.prefilled)
-        assert [float(a[0, 3]) for a in arrays] == [float(a[0]) for a in never]
-
-
-def test_a_question_that_ends_at_once_still_pays_for_its_prompt() -> None:
-    table = one_question(trace_tokens=np.array([0]))
-    for serving in REGIMES:
-        found = stopped_counts(table, serving)
-        assert float(found.prefilled[0, -1]) == 100
-        assert float(found.decoded[0, -1]) == 20
-
-
 def test_full_thinking_has_no_probe() -> None:
     natural = full_counts(one_question())
     assert (natural.decoded[0], natural.cached[0], natural.prefilled[0]) == (140, 0, 100)
     cut = one_question(natural_tokens=None, reference="last-checkpoint")
     paper = full_counts(cut)
     assert (paper.decoded[0], paper.prefilled[0]) == (80 + 7, 100)  # being cut off saves nothing
-
-
-def test_under_the_last_checkpoint_never_stopping_is_stopping_at_the_last() -> None:
-    cut = one_question(natural_tokens=None, reference="last-checkpoint")
-    for serving in REGIMES:
-        found = stopped_counts(cut, serving)
-        for array in (found.decoded, found.cached, found.prefilled):
-            assert array[0, 2] == array[0, 3]
-
-
-@pytest.mark.parametrize(
-    ("serving", "stopped", "never"),
-    [("kv-fork", 1, 1), ("prefix-cache", 3, 6), ("black-box", 3, 6), ("vllm", 3, 4)],
-)
-def test_requests_by_hand(serving: Serving, stopped: int, never: int) -> None:
-    # At a server the probe at 0 comes first, then a resume before each further probe; with overlap
-    # one request thinks throughout.
-    found = stopped_counts(one_question(), serving)
-    assert (found.requests[0, 1], found.requests[0, 3]) == (stopped, never)
 
 
 def test_overlap_wastes_what_is_decoded_on_the_way() -> None:

@@ -1,8 +1,10 @@
-"""The features against one question at a time, written as the paper's table defines them."""
+"""Features and scores against plain Python, one question at a time and bit for bit."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,49 +12,94 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stopadvisor.ground.errors import ProbeError
-from stopadvisor.probes.table import ProbeTable
-from stopadvisor.rules.features import AUDIT_FEATURES, FEATURES, feature_array, run_lengths
-from tests.populations import POPULATIONS
+from stopadvisor.probes.outcomes import OpenQuestions
+from stopadvisor.probes.table import EMPTY_ANSWER
+from stopadvisor.rules.families import STOP_SCALARS, display_threshold, rule_name
+from stopadvisor.rules.features import AUDIT_FEATURES, FEATURES, POSITION_FEATURES, feature_array
+from stopadvisor.rules.scores import scalar_scores
+from tests.populations import FREE_FORM, POPULATIONS, with_own_positions
+
+SCORES = ("agreement", "agreement-scaled", "deer", "fixed-budget")
 
 
-def loop_features(table: ProbeTable, i: int, schedule: list[int]) -> list[dict[str, float]]:
-    """One question, checkpoint by checkpoint, from what was seen so far and no more."""
-    rows = []
+def draw(n: int, seed: int, *, ragged: bool = True) -> OpenQuestions:
+    """Questions with empty answers, certain ones, and answers that last."""
+    rng = np.random.default_rng(seed)
+    table = FREE_FORM.draw(n, rng)
+    table = with_own_positions(table, rng) if ragged else table
+    codes = rng.integers(0, 3, table.answer_codes.shape)
+    codes[rng.random(codes.shape) < 0.3] = EMPTY_ANSWER
+    logprob = np.where(rng.random(codes.shape) < 0.1, 0.0, table.mean_logprob)
+    return replace(table, answer_codes=codes, mean_logprob=logprob)
+
+
+def one_by_one(table: OpenQuestions, i: int, columns: list[int]) -> list[dict[str, float]]:
+    """Everything at each probe of a question, from the probes so far and no more.
+
+    Of a grid `columns` are all of the schedule, and the paper's eight features are included.
+    """
+    rows: list[dict[str, float]] = []
     answers: list[int] = []
-    run = 0
-    for position, j in enumerate(schedule):
-        answer = int(table.answer_codes[i, j])
-        run = run + 1 if answers and answers[-1] == answer else 1
-        match = 1.0 if answers and answers[-1] == answer else 0.0
+    run, repeated, began, before = 0, 0, 0, 0
+    length, last = int(table.trace_tokens[i]), int(table.positions[i, columns[-1:]].sum())
+    for made, column in enumerate(columns, start=1):
+        p = int(table.positions[i, column])
+        answer = int(table.answer_codes[i, column])
+        same = bool(answers) and answers[-1] == answer
+        began = began if same else p
+        repeated = repeated + 1 if same else 1
+        run = 0 if answer == EMPTY_ANSWER else run + 1 if same else 1
         answers.append(answer)
-        prefix = min(int(table.trace_tokens[i]), int(table.budgets[j]))
-        last = int(table.budgets[schedule[-1]])
+        equal = answers.count(answer)
+        votes = 0 if answer == EMPTY_ANSWER else equal
+        lp = float(table.mean_logprob[i, column])
+        odds = lp - math.log(-math.expm1(min(lp, -1e-12)))
+        stood = float(p - began if run >= 2 else 0)
+        prefix = min(length, p)
         rows.append(
             {
-                "budget_fraction": int(table.budgets[j]) / last if last else 0.0,
-                "checkpoint_index": position / (len(schedule) - 1) if len(schedule) > 1 else 0.0,
-                "answer_logprob": float(table.mean_logprob[i, j]),
-                "answer_entropy": float(table.mean_entropy[i, j]),
-                "previous_match": match,
-                "run_length": float(run),
-                "vote_share": answers.count(answer) / len(answers),
-                "marker_density": float(table.markers[i, j]) / prefix if prefix else 0.0,
-                "ended": float(int(table.trace_tokens[i]) <= int(table.budgets[j])),
+                "position": float(p),
+                "log_position": math.log(max(p, 1)),
+                "log_run": math.log1p(run),
+                "log_votes": math.log1p(votes),
+                "vote_fraction": votes / made,
+                "tokens_since_probe": float(p - before),
+                "answer_log_odds": max(-12.0, min(12.0, odds)),
+                "agreement": stood,
+                "agreement-scaled": stood / math.sqrt(max(p, 1)),
+                "deer": lp,
+                "fixed-budget": float(p),
+                "budget_fraction": p / last if last else 0.0,
+                "checkpoint_index": (made - 1) / (len(columns) - 1) if len(columns) > 1 else 0.0,
+                "answer_logprob": lp,
+                "answer_entropy": float(table.mean_entropy[i, column]),
+                "previous_match": float(same),
+                "run_length": float(repeated),
+                "vote_share": equal / made,
+                "marker_density": float(table.markers[i, column]) / prefix if prefix else 0.0,
+                "ended": float(length <= p),
                 "think_tokens": float(prefix),
             }
         )
+        before = p
     return rows
 
 
 @settings(max_examples=40)
-@given(st.integers(0, 2**32 - 1), st.sets(st.integers(0, 9), min_size=1).map(sorted))
-def test_equals_a_loop_bit_for_bit(seed: int, schedule: list[int]) -> None:
-    table = POPULATIONS[3].draw(12, np.random.default_rng(seed))
-    names = FEATURES + AUDIT_FEATURES
-    found = feature_array(table.select(schedule), names)
+@given(st.integers(0, 2**32 - 1), st.booleans(), st.sets(st.integers(0, 9), min_size=1).map(sorted))
+def test_equals_a_loop_bit_for_bit(seed: int, ragged: bool, schedule: list[int]) -> None:
+    table = draw(12, seed, ragged=ragged)
+    part = table.select(schedule)
+    names = POSITION_FEATURES if ragged else (*POSITION_FEATURES, *FEATURES, *AUDIT_FEATURES)
+    found = feature_array(part, names)
+    scores = {family: scalar_scores(family, part) for family in SCORES}
+    assert np.isfinite(found).all()  # after the last probe too
     for i in range(table.n_questions):
-        expected = [[row[name] for name in names] for row in loop_features(table, i, schedule)]
-        assert found[i].tolist() == expected
+        columns = [c for c in schedule if table.live[i, c]] if ragged else schedule
+        for k, row in enumerate(one_by_one(table, i, columns)):
+            assert found[i, k].tolist() == [row[name] for name in names]
+            for family in SCORES:
+                assert scores[family][i, k] == row[family]
 
 
 def test_nothing_looks_ahead() -> None:
@@ -67,13 +114,32 @@ def test_nothing_looks_ahead() -> None:
     assert np.array_equal(feature_array(table)[:, :6], feature_array(changed)[:, :6])
 
 
-def test_run_lengths_start_again_when_the_answer_changes() -> None:
-    codes = np.array([[3, 3, 4, 4, 4, 3], [1, 1, 1, 1, 1, 1], [0, 1, 2, 3, 4, 5]])
-    assert run_lengths(codes).tolist() == [
-        [1, 2, 1, 2, 3, 1],
-        [1, 2, 3, 4, 5, 6],
-        [1, 1, 1, 1, 1, 1],
-    ]
+def test_padding_after_the_last_probe_changes_nothing() -> None:
+    table = draw(60, 0)
+    live = table.live
+    other: dict[str, Any] = {
+        "answer_codes": np.where(live, table.answer_codes, 7),
+        "mean_logprob": np.where(live, table.mean_logprob, -3.0),
+    }
+    assert not live.all()
+    changed = replace(table, **other)
+    features = feature_array(table, POSITION_FEATURES)
+    again = feature_array(changed, POSITION_FEATURES)
+    assert np.array_equal(features[live], again[live])
+    for family in (*SCORES, *STOP_SCALARS):
+        here, there = (scalar_scores(family, t)[live] for t in (table, changed))
+        assert np.array_equal(here, there)
+
+
+def test_an_unknown_log_probability_stays_unknown() -> None:
+    table = draw(20, 2)
+    logprob = table.mean_logprob.copy()
+    logprob[table.live] = np.nan
+    table = replace(table, mean_logprob=logprob)
+    names = ("answer_log_odds", "log_run")
+    found = feature_array(table, names)[table.live]
+    assert np.isnan(found[:, 0]).all()
+    assert np.isfinite(found[:, 1]).all()
 
 
 def test_an_unknown_feature_or_an_empty_schedule_is_refused() -> None:
@@ -82,3 +148,18 @@ def test_an_unknown_feature_or_an_empty_schedule_is_refused() -> None:
         feature_array(table, ["length"])
     with pytest.raises(ProbeError, match="at least one checkpoint"):
         feature_array(table.select([]))
+
+
+@pytest.mark.parametrize(
+    ("family", "linear", "shown"),
+    [
+        ("deer", -0.1, math.exp(-0.1)),
+        ("learned-keeps", 0.0, 0.5),
+        ("agreement", 384.0, 384.0),
+        ("agreement-scaled", 7.5, 7.5),
+        ("fixed-budget", 2048.0, 2048.0),
+    ],
+)
+def test_thresholds_are_shown_as_people_know_them(family: str, linear: float, shown: float) -> None:
+    assert display_threshold(family, linear) == shown
+    assert rule_name(family) != family  # it has a name in words

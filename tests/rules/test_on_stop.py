@@ -17,7 +17,6 @@ from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.fit_assessment import assess
 from stopadvisor.collection.grades import regrade
 from stopadvisor.ground.errors import ProbeError
-from stopadvisor.ground.results import to_document
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.probes.records import Checkpoint, graded_table
@@ -154,17 +153,6 @@ def test_grading_again_grades_the_visible_answers(tmp_path: Path) -> None:
 
 
 # --- What is decided ------------------------------------------------------------------------------
-
-
-def test_the_forced_answers_of_such_a_run_are_those_of_any_other(runs: dict[str, Path]) -> None:
-    documents = []
-    for name in ("answer", "probe"):
-        source = open_source(runs[name])
-        source = replace(source, table=source.table.with_on_stop("probe"), folder=Path("run"))
-        document = to_document(assess(source, Settings(families=("learned", "entropy"))).result())
-        rest = {**document["workload"], "sha256": None}
-        documents.append(json.dumps({**document, "workload": rest}))
-    assert documents[0] == documents[1]
 
 
 def test_classifiers_learn_the_visible_answer(runs: dict[str, Path]) -> None:

@@ -150,7 +150,7 @@ def triggered(schedule: MarkerSchedule, ids: list[int]) -> list[int]:
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(st.data())
 def test_markers_are_probed_where_the_trigger_probes(data: st.DataObject) -> None:
     schedule = MarkerSchedule(
@@ -240,7 +240,7 @@ def schedules(draw: st.DrawFn) -> Schedule:
     )
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(schedules())
 def test_a_policy_says_where_its_rule_probes(schedule: Schedule) -> None:
     content = trigger_content(trigger_for(schedule))
@@ -256,7 +256,7 @@ def trigger_for(schedule: Schedule) -> Trigger:
     return schedule.trigger([[MARKER], [1, 2]])
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(schedules(), st.integers(0, 60))
 def test_a_trace_is_probed_where_the_view_looks(schedule: Schedule, tokens: int) -> None:
     positions = trigger_for(schedule).start()

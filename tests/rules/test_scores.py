@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from stopadvisor.ground.constants import N_FOLDS
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.rules.families import SCALAR_FAMILIES, display_threshold
-from stopadvisor.rules.features import FEATURES, TEXT_FEATURES, LinearModel, feature_array
+from stopadvisor.rules.features import FEATURES, feature_array
 from stopadvisor.rules.scores import fit_logistic, out_of_fold, paper_folds, scalar_scores
 from tests.populations import POPULATIONS
-from tests.replay import replayed
 
 FREE_FORM = POPULATIONS[3]
 
@@ -165,24 +164,3 @@ def test_displayed_thresholds_keep_their_order_and_never_overflow(linear: float)
     assert display_threshold("entropy", linear) == linear
     if linear <= 0:
         assert display_threshold("confidence", linear) == math.exp(linear)
-
-
-@pytest.mark.parametrize("family", [*SCALAR_FAMILIES, "learned", "learned-text"])
-@pytest.mark.parametrize("schedule", [tuple(range(10)), (1, 3, 6, 9), (0, 5)])
-def test_the_stepper_gives_the_tables_scores_bit_for_bit(
-    family: str, schedule: tuple[int, ...]
-) -> None:
-    table = FREE_FORM.draw(60, np.random.default_rng(4))
-    model: LinearModel | None = None
-    if family.startswith("learned"):
-        names = TEXT_FEATURES if family == "learned-text" else FEATURES
-        features = feature_array(table.select(schedule), names)
-        live = ~table.ended[:, schedule]
-        model = fit_logistic(features[live], table.correct[:, schedule][live], names)
-        expected = model.scores(features)
-    else:
-        expected = scalar_scores(family, table.select(schedule))
-    assert replayed(table, family, schedule, model) == [
-        row[: int(k)].tolist()
-        for row, k in zip(expected, (~table.ended[:, schedule]).sum(axis=1), strict=True)
-    ]
