@@ -283,35 +283,29 @@ def stopped_counts(
     first = slice(None) if asking.before else slice(0, 1)
     if serving in ("black-box", "prefix-cache"):
         opens[:, first] = ~at_once[:, None]
-    if serving == "kv-fork":
-        probe_read, resume_read = np.zeros_like(prefix), np.zeros_like(prefix)
-        probe_fill = np.broadcast_to(suffix, prefix.shape)
-        resume_fill = np.zeros_like(prefix)
-    elif serving == "black-box":
-        probe_read, resume_read = np.zeros_like(prefix), np.zeros_like(prefix)
-        probe_fill, resume_fill = prefix + suffix, prefix
-    else:
-        standing = np.floor(np.maximum(prefix - 1, 0) / CACHE_BLOCK) * CACHE_BLOCK
-        probe_read = standing.copy()
+    none = np.zeros_like(prefix)
+    # Tokens that a request reads from the cache and prefills, and the request itself.
+    probe, resume = np.stack([none, none + suffix, none]), np.stack([none, none, none])
+    if serving != "kv-fork":
+        standing = none
+        if serving != "black-box":
+            standing = np.floor(np.maximum(prefix - 1, 0) / CACHE_BLOCK) * CACHE_BLOCK
+        found = standing.copy()
         if serving == "prefix-cache":  # under vllm a thinking request runs already
-            probe_read[at_once, 0] = 0.0  # nothing is cached yet
-        probe_fill = prefix + suffix - probe_read
-        resume_read, resume_fill = standing, prefix - standing
-    own = np.full(prefix.shape, float(serving != "kv-fork"))  # requests per probe or resume
-    probe_requests = resume_requests = reply_requests = own
-    if serving != "kv-fork" and view.closed_by_itself is not None:
-        # A second request sees what follows the answer's newline.
-        probe_read, probe_fill, probe_requests = 2 * probe_read, 2 * probe_fill, 2 * own
+            found[at_once, 0] = 0.0  # nothing is cached yet
+        probe = np.stack([found, prefix + suffix - found, none + 1])
+        resume = np.stack([standing, prefix - standing, none + 1])
+        if view.closed_by_itself is not None:
+            probe *= 2  # a second request sees what follows the answer's newline
     # The request for the visible answer is like the resume that it replaces.
-    reply_read, reply_fill = resume_read, resume_fill
+    reply = resume.copy()
     if serving != "kv-fork" and view.on_stop == "answer":
         # At 0 tokens without a probe it is the first request: no thinking has begun.
         unopened = live[:, 0] & ~asked[:, 0] & (positions[:, 0] == 0)
-        reply_read, reply_fill = resume_read.copy(), resume_fill.copy()
-        reply_read[unopened, 0], reply_fill[unopened, 0] = 0.0, prompt[unopened, 0]
+        reply[0, unopened, 0], reply[1, unopened, 0] = 0.0, prompt[unopened, 0]
         opens[unopened, 0] = 0.0
     if serving == "vllm":
-        resume_read, resume_fill, resume_requests = (np.zeros_like(prefix) for _ in range(3))
+        resume[:] = 0.0
         # Thinking streams on while the probe decodes, and a stop discards those tokens.
         last = view.trace_tokens
         if view.reference == "last-checkpoint":
@@ -323,17 +317,18 @@ def stopped_counts(
         headroom = np.zeros_like(decoded)
         headroom[:, :-1] = np.where(asked, left - thrown_away, 0.0)
     if view.reference == "last-checkpoint":
-        # The last probe is the reply: no resume follows.
-        resume_read, resume_fill = resume_read.copy(), resume_fill.copy()
-        resume_requests = resume_requests.copy()
-        resume_read[:, -1] = resume_fill[:, -1] = resume_requests[:, -1] = 0.0
-    cached = _along(probe_read, resume_read, asked, asking)
-    prefilled = _along(probe_fill, resume_fill, asked, asking) + opens * prompt
-    requests = _along(probe_requests, resume_requests, asked, asking) + opens
+        resume[:, :, -1] = 0.0  # the last probe is the reply: no resume follows
+    sums = _so_far(np.where(asked, probe, 0.0), asking)  # (3, n_questions, n_probes + 1)
+    if asking.before:
+        resume = np.where(asked, resume, 0.0)
+        resumes = np.cumsum(resume, axis=-1)
+        sums[..., :-1] += resumes - resume
+        sums[..., -1] += resumes[..., -1]
+    sums[1] += opens * prompt
+    sums[2] += opens
     if view.on_stop == "answer":
-        cached[:, :-1] += np.where(live, reply_read, 0.0)
-        prefilled[:, :-1] += np.where(live, reply_fill, 0.0)
-        requests[:, :-1] += np.where(live, reply_requests, 0.0)
+        sums[..., :-1] += np.where(live, reply, 0.0)
+    cached, prefilled, requests = sums
     return TokenCounts(decoded, cached, prefilled, requests, attended, headroom)
 
 
@@ -349,30 +344,14 @@ def asked_at(
 
 
 def _so_far(values: NDArray[np.float64], asking: Asking) -> FloatArray:
-    """Sum over probes 0…j, (n_questions, n_probes + 1); the last column sums all.
+    """Sum over probes 0…j along the last axis, which gets one place more: the sum of all.
 
-    Without probes before the stop: probe j alone, and 0 in the last column.
+    Without probes before the stop: probe j alone, and 0 in the last place.
     """
-    out = np.zeros((values.shape[0], values.shape[1] + 1))
+    out = np.zeros((*values.shape[:-1], values.shape[-1] + 1))
     if asking.before:
-        np.cumsum(values, axis=1, out=out[:, :-1])
-        out[:, -1] = out[:, -2]
+        np.cumsum(values, axis=-1, out=out[..., :-1])
+        out[..., -1] = out[..., -2]
     else:
-        out[:, :-1] = values
-    return out
-
-
-def _along(
-    probe: NDArray[np.float64],
-    resume: NDArray[np.float64],
-    asked: NDArray[np.bool_],
-    asking: Asking,
-) -> FloatArray:
-    """Sum over probes 0…j and the resumes between them; the last column sums all."""
-    out = _so_far(np.where(asked, probe, 0.0), asking)
-    if asking.before:
-        resume = np.where(asked, resume, 0.0)
-        resumes = np.cumsum(resume, axis=1)
-        out[:, :-1] += resumes - resume
-        out[:, -1] += resumes[:, -1]
+        out[..., :-1] = values
     return out

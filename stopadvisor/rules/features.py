@@ -169,74 +169,78 @@ def feature_array(table: ProbeTable, names: Sequence[str] = FEATURES) -> NDArray
     definitions".  The published scripts divide the budget by 1000 instead of by the last one;
     after standardisation that is the same feature.
     """
-    codes = table.answer_codes  # (n_questions, n_checkpoints)
-    n_checkpoints = table.n_checkpoints
-    if n_checkpoints == 0:
+    if table.n_checkpoints == 0:
         raise ProbeError("features need at least one checkpoint, got none")
-    out = np.empty((*codes.shape, len(names)))
+    out = np.empty((*table.answer_codes.shape, len(names)))
     for k, name in enumerate(names):
-        column = out[..., k]
+        if name not in _COLUMNS:
+            raise ProbeError(f"feature must be one of {tuple(_COLUMNS)}, got {name!r}")
         if name in GRID_FEATURES and not table.is_grid:
             raise ProbeError(
                 f"feature {name!r} takes one grid of budgets for all questions; these were probed "
                 "at positions of their own"
             )
-        if name == "budget_fraction":
-            budgets = table.budgets.astype(np.float64)
-            # A lone checkpoint at budget 0 is its own whole grid.
-            column[:] = budgets / budgets[-1] if budgets[-1] > 0 else 0.0
-        elif name == "checkpoint_index":
-            column[:] = np.arange(n_checkpoints) / max(n_checkpoints - 1, 1)
-        elif name == "answer_logprob":
-            column[:] = table.mean_logprob
-        elif name == "answer_entropy":
-            column[:] = table.mean_entropy
-        elif name == "previous_match":
-            column[:, 0] = 0.0
-            column[:, 1:] = codes[:, 1:] == codes[:, :-1]
-        elif name == "run_length":
-            column[:] = run_lengths(codes)
-        elif name == "vote_share":
-            column[:] = _votes(codes) / np.arange(1, n_checkpoints + 1)
-        elif name == "marker_density":
-            prefix = table.think_tokens.astype(np.float64)
-            column[:] = np.where(prefix > 0, table.markers / np.maximum(prefix, 1), 0.0)
-        elif name in POSITION_FEATURES:
-            column[:] = _position_feature(name, table)
-        elif name in OPEN_FEATURES:
-            if table.closed_by_itself is None:
-                raise ProbeError(
-                    f"feature {name!r} takes probes with an open cue, these were not: probe with "
-                    "--cue open"
-                )
-            column[:] = table.closed_by_itself
-        elif name == "ended":
-            column[:] = table.ended
-        elif name == "think_tokens":
-            column[:] = table.think_tokens
-        else:
-            known = FEATURES + POSITION_FEATURES + OPEN_FEATURES + AUDIT_FEATURES
-            raise ProbeError(f"feature must be one of {known}, got {name!r}")
+        if name in OPEN_FEATURES and table.closed_by_itself is None:
+            raise ProbeError(
+                f"feature {name!r} takes probes with an open cue, these were not: probe with "
+                "--cue open"
+            )
+        out[..., k] = _COLUMNS[name](table)
     return out
 
 
-def _position_feature(name: str, table: ProbeTable) -> NDArray[Any]:
-    """One of `POSITION_FEATURES`; for positions on a grid one row, the same for all questions."""
-    if name == "answer_log_odds":
-        return log_odds_of(table.mean_logprob)
-    positions = table.positions_at(range(table.n_checkpoints))
-    if name == "position":
-        return positions
-    if name == "log_position":
-        return _mapped(math.log, np.maximum(positions, 1))
-    if name == "tokens_since_probe":
-        return np.diff(positions, axis=1, prepend=0)
+def _budget_fraction(table: ProbeTable) -> FloatArray:
+    budgets = table.budgets.astype(np.float64)
+    # A lone checkpoint at budget 0 is its own whole grid.
+    return budgets / budgets[-1] if budgets[-1] > 0 else np.zeros_like(budgets)
+
+
+def _previous_match(table: ProbeTable) -> NDArray[Any]:
     codes = table.answer_codes
-    count = run_lengths(codes) if name == "log_run" else _votes(codes)
-    count[codes == EMPTY_ANSWER] = 0
-    if name == "vote_fraction":
-        return count / np.arange(1, table.n_checkpoints + 1)
-    return _mapped(math.log1p, count)
+    return np.pad(codes[:, 1:] == codes[:, :-1], ((0, 0), (1, 0)))
+
+
+def _marker_density(table: ProbeTable) -> FloatArray:
+    prefix = table.think_tokens.astype(np.float64)
+    return np.where(prefix > 0, table.markers / np.maximum(prefix, 1), 0.0)
+
+
+def _positions(table: ProbeTable) -> IntArray:
+    """Thinking tokens before each probe; one row for a grid."""
+    return table.positions_at(range(table.n_checkpoints))
+
+
+def _of_answers(counts: IntArray, table: ProbeTable) -> IntArray:
+    """Runs or votes, 0 where the answer is empty."""
+    return np.where(table.answer_codes == EMPTY_ANSWER, 0, counts)
+
+
+def _number(table: ProbeTable) -> IntArray:
+    """1 for the first probe."""
+    return np.arange(1, table.n_checkpoints + 1)
+
+
+_COLUMNS: dict[str, Callable[[ProbeTable], NDArray[Any]]] = {
+    "budget_fraction": _budget_fraction,
+    "checkpoint_index": lambda t: np.arange(t.n_checkpoints) / max(t.n_checkpoints - 1, 1),
+    "answer_logprob": lambda t: t.mean_logprob,
+    "answer_entropy": lambda t: t.mean_entropy,
+    "previous_match": _previous_match,
+    "run_length": lambda t: run_lengths(t.answer_codes),
+    "vote_share": lambda t: _votes(t.answer_codes) / _number(t),
+    "marker_density": _marker_density,
+    "position": _positions,
+    "log_position": lambda t: _mapped(math.log, np.maximum(_positions(t), 1)),
+    "log_run": lambda t: _mapped(math.log1p, _of_answers(run_lengths(t.answer_codes), t)),
+    "log_votes": lambda t: _mapped(math.log1p, _of_answers(_votes(t.answer_codes), t)),
+    "vote_fraction": lambda t: _of_answers(_votes(t.answer_codes), t) / _number(t),
+    "tokens_since_probe": lambda t: np.diff(_positions(t), axis=1, prepend=0),
+    "answer_log_odds": lambda t: log_odds_of(t.mean_logprob),
+    "closed_by_itself": lambda t: np.asarray(t.closed_by_itself),
+    "ended": lambda t: t.ended,
+    "think_tokens": lambda t: t.think_tokens,
+}
+"""Each feature of every probe; positions on a grid are one row, the same for all questions."""
 
 
 @dataclass(frozen=True)

@@ -97,24 +97,17 @@ def serving_costs(
     last = np.column_stack([reply, full.decoded])
     held = np.column_stack([attended_by(prompt, reply), full.attended])
     thinking = float(
-        weights.decoded * np.take_along_axis(last, stops[:, None], axis=1).mean()
-        + weights.held * np.take_along_axis(held, stops[:, None], axis=1).mean()
+        weights.decoded * _mean_at(stops, last)
+        + weights.held * _mean_at(stops, held)
         + weights.prefilled * full.prefilled.mean()
         + weights.request
     )
     found: dict[Serving, StackCost] = {}
     for regime in REGIMES:
         counts = stopped_counts(view, regime, asking=asking)
-        decoded, cached, prefilled, requests, attended = (
-            float(np.take_along_axis(kind, stops[:, None], axis=1).mean())
-            for kind in (
-                counts.decoded + counts.wasted(weights),
-                counts.cached,
-                counts.prefilled,
-                counts.requests,
-                counts.attended,
-            )
-        )
+        decoded = _mean_at(stops, counts.decoded + counts.wasted(weights))
+        cached, prefilled = _mean_at(stops, counts.cached), _mean_at(stops, counts.prefilled)
+        requests, attended = _mean_at(stops, counts.requests), _mean_at(stops, counts.attended)
         bare = (
             weights.decoded * decoded
             + weights.held * attended
@@ -136,6 +129,11 @@ def serving_costs(
     return found
 
 
+def _mean_at(stops: NDArray[np.int64], values: FloatArray) -> float:
+    """Mean over questions, each at its stop; `values` has shape (n_questions, n_probes + 1)."""
+    return float(np.take_along_axis(values, stops[:, None], axis=1).mean())
+
+
 def _money(weights: Weights, cost: float, full_cost: float) -> RequestMoney | None:
     """Money for 1000 requests; None unless the weights are prices in money."""
     policy, full = weights.per_thousand(cost), weights.per_thousand(full_cost)
@@ -145,19 +143,16 @@ def _money(weights: Weights, cost: float, full_cost: float) -> RequestMoney | No
 def _ladder_cost(view: ProbeTable, stops: NDArray[np.int64], weights: Weights) -> StackCost:
     """Cost of climbing a ladder at one threshold, at the prices of its rungs."""
     full, counts = full_counts(view), stopped_counts(view, LADDER)
-
-    def mean(values: FloatArray) -> float:
-        return float(np.take_along_axis(values, stops[:, None], axis=1).mean())
-
-    cost, full_cost = mean(counts.weighed(weights)), float(full.weighed(weights).mean())
-    decoded, attended = mean(counts.decoded), mean(counts.attended)
+    cost, full_cost = _mean_at(stops, counts.weighed(weights)), float(full.weighed(weights).mean())
+    decoded, attended = _mean_at(stops, counts.decoded), _mean_at(stops, counts.attended)
+    cached, prefilled = _mean_at(stops, counts.cached), _mean_at(stops, counts.prefilled)
     return StackCost(
         100 * (1 - cost / full_cost),
         100 * (1 - decoded / float(full.decoded.mean())),
         100 * (1 - attended / float(full.attended.mean())),
-        RequestTokens(decoded, mean(counts.cached), mean(counts.prefilled)),
+        RequestTokens(decoded, cached, prefilled),
         _money(weights, cost, full_cost),
-        mean(counts.requests) - 1,
+        _mean_at(stops, counts.requests) - 1,
         None,
         None,
     )
