@@ -27,7 +27,6 @@ from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.outcomes import FitQuestions, OpenQuestions
 from stopadvisor.probes.table import ProbeTable
-from stopadvisor.rules.costs import full_counts, stopped_counts
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.losses import Guarantee
 from stopadvisor.rules.schedules import GridSchedule
@@ -177,24 +176,13 @@ def test_points_are_the_best_of_each_kind_measured_where_calibration_could_stop(
         _, sequence = max(kind, key=lambda pair: pair[0])
         assert point is not None
         assert any(same(sequence, compared) for compared in chosen.compared)
-        view, scorer = sequence.view, sequence.scorer
-        position = sequence.index(limit)
-        stops = sequence.curve.stops(position)
-        lost = right = 0
-        for i, stop in enumerate(stops.tolist()):
-            correct = table.full_correct[i]
-            if stop < view.n_checkpoints:
-                column = table.budgets.tolist().index(int(view.budgets[stop]))
-                correct = table.correct[i, column]
-            right += int(correct)
-            lost += int(table.full_correct[i] and not correct)
-        counts = stopped_counts(view, "kv-fork", asking=scorer.asking)
-        total = counts.weighed(LIGHT.weights)[np.arange(150), stops].sum()
-        full = full_counts(table).weighed(LIGHT.weights).sum()
+        scorer, position = sequence.scorer, sequence.index(limit)
+        outcome = wide.fit.outcome(sequence, position)
         assert (point.family, point.feasible) == (scorer.family, True)
-        assert point.fit_risk == lost / 150
-        assert point.fit_accuracy == right / 150
-        assert point.fit_total_saving_pct == pytest.approx(100 * (1 - total / full))
+        assert point.fit_risk == outcome.risk == sequence.losses[position] / 150
+        assert point.fit_accuracy == outcome.accuracy
+        assert point.fit_total_saving_pct == outcome.total_saving_pct
+        assert outcome.total_saving_pct == pytest.approx(sequence.savings[position])
         if scorer.family == FIXED_BUDGET:
             budget = int(sequence.thresholds[position])
             assert point.schedule == (budget,)

@@ -19,6 +19,7 @@ from stopadvisor.certification.expectation import (
 from stopadvisor.probes.outcomes import CalibrationQuestions, OpenQuestions
 from stopadvisor.rules.costs import PAPER_WEIGHTS, full_counts, stopped_counts
 from stopadvisor.rules.losses import LOST
+from stopadvisor.rules.outcomes import measure_rule
 from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.stats.bounds import max_losses, upper_limit
@@ -58,26 +59,13 @@ def test_the_rule_is_measured_on_the_questions_that_certified_it(rule: ExportedR
     table = draw(160, 1).as_calibration()
     found, saving_band95 = expectation(rule, table, SETTINGS, seed=0)
     view = rule.scorer.view(table)
-    scores = rule.scorer.scores(view)
-    costs = stopped_counts(view, "kv-fork", asking=rule.scorer.asking).weighed(PAPER_WEIGHTS)
-    stopped = right = 0.0
-    for i in range(160):
-        hits = [
-            j
-            for j in range(view.n_checkpoints)
-            if view.live[i, j] and scores[i, j] >= rule.threshold
-        ]
-        place = hits[0] if hits else view.n_checkpoints
-        stopped += costs[i, place]
-        right += view.correct[i, place] if hits else view.full_correct[i]
-    full = full_counts(table).weighed(PAPER_WEIGHTS).sum()
+    assert found == measure_rule(rule.scorer, rule.threshold, table, SETTINGS.costing)
     assert found.losses == rule.certificate.losses
-    assert found.correct == right
-    assert found.total_saving_pct == pytest.approx(100 * (1 - stopped / full))
     low, high = saving_band95
     assert low < found.total_saving_pct < high
     assert high - low < 30
     assert expectation(rule, table, SETTINGS, seed=0)[1] == saving_band95
+    costs = rule.scorer.costs(view, SETTINGS.costing)
     each = rule.scorer.curve(view, rule.order).totals(costs, np.arange(160), 160)
     band = saving_band(
         each, full_counts(table).weighed(PAPER_WEIGHTS), rng=np.random.default_rng(0)

@@ -9,9 +9,9 @@ import pytest
 
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.table import Reference
-from stopadvisor.rules.costs import PAPER_WEIGHTS, full_counts, stopped_counts
+from stopadvisor.rules.costs import PAPER_WEIGHTS, Costing, full_counts, stopped_counts
 from stopadvisor.rules.losses import LOST
-from stopadvisor.rules.outcomes import BlindStopping, blind_stopping, measure
+from stopadvisor.rules.outcomes import BlindStopping, blind_stopping, measure, measure_rule
 from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.rules.scorer import Scorer
 from tests.populations import UNSOLVED
@@ -72,21 +72,26 @@ def test_savings_are_measured_from_where_full_thinking_ends(reference: Reference
     costs = stopped_counts(view, "kv-fork").weighed(PAPER_WEIGHTS)
     full = full_counts(view).weighed(PAPER_WEIGHTS)
     found = measure(view, stops, costs, full)
-    thought = whole = 0
+    thought = whole = right = 0
     for row, stop in zip(rows, stops, strict=True):
         end = int(view.trace_tokens[row])
+        never = stop == len(COLUMNS)
+        right += int(view.full_correct[row] if never else view.correct_online[row, stop])
         if reference == "last-checkpoint":
             end = min(end, int(view.budgets[-1]))
         whole += end
-        thought += end if stop == len(COLUMNS) else int(view.think_tokens[row, stop])
+        thought += end if never else int(view.think_tokens[row, stop])
     assert (view.trace_tokens > view.budgets[-1]).any()
     assert found.think_saving_pct == pytest.approx(100 * (1 - thought / whole))
     assert found.total_saving_pct == pytest.approx(
         100 * (1 - costs[rows, stops].sum() / full.sum())
     )
     assert found.losses == LOST.of(view)[rows, stops].sum()
-    never = np.full(40, len(COLUMNS))
-    assert measure(view, never, costs, full).think_saving_pct == 0.0
+    assert found.correct == right
+    nobody, costing = np.full(40, len(COLUMNS)), Costing()
+    alone = measure_rule(SCORER, 1.0, table, costing)
+    assert alone == measure(view, nobody, costs, costing.full(table))
+    assert alone.think_saving_pct == 0.0
 
 
 def test_never_stopping_knows_nothing() -> None:
