@@ -150,14 +150,14 @@ def test_a_category_is_held_to_the_fewest_questions_before_anything_is_opened() 
 
 
 def test_what_no_answer_could_show_is_refused_beforehand() -> None:
-    settings = Settings(alpha=0.03, loss="drop", families=FAMILIES)
+    settings = Settings(alpha=0.2, loss="drop", families=FAMILIES)
     choice = choose(draw(200, 0, "f").as_fit(), 3, settings)
-    refusal = refused_beforehand(choice, draw(4, 1).sealed())
+    refusal = refused_beforehand(choice, draw(3, 1).sealed())
     assert refusal is not None
-    assert "4 calibration questions cannot show drop=0.03 at confidence 0.95" in refusal.reason
+    assert "3 calibration questions cannot show drop=0.2 at confidence 0.95" in refusal.reason
     assert (refusal.labels_needed, refusal.assumed_risk) == (208, 0.005)  # as on fit, no gain
-    # Five could: if each of them were gained.
-    assert refused_beforehand(choice, draw(5, 1).sealed()) is None
+    # Four could: if each of them were gained.
+    assert refused_beforehand(choice, draw(4, 1).sealed()) is None
 
 
 # --- Verified on fresh questions ------------------------------------------------------------------
@@ -182,13 +182,13 @@ def verified(content: dict[str, Any], table: OpenQuestions) -> Verification:
 
 
 def test_a_drop_and_a_category_are_verified_each_by_its_own_test(content: dict[str, Any]) -> None:
-    found = verified(content, draw(900, 9, "fresh"))
+    found = verified(content, draw(450, 9, "fresh"))
     drop, hard = found.limits or ()
-    assert (drop.n, hard.n, hard.category) == (900, 300, "hard")
+    assert (drop.n, hard.n, hard.category) == (450, 150, "hard")
     assert (drop.lost, drop.gained) == (found.losses, found.gained)
     assert found.risk == pytest.approx(-found.accuracy_difference)
-    assert drop.lower == pytest.approx(-drop_limit(drop.gained, drop.lost, 900, 0.05))
-    assert drop.upper == drop_limit(drop.lost, drop.gained, 900, 0.05)
+    assert drop.lower == pytest.approx(-drop_limit(drop.gained, drop.lost, 450, 0.05))
+    assert drop.upper == drop_limit(drop.lost, drop.gained, 450, 0.05)
     assert drop.lower < found.risk < drop.upper
     assert {drop.verdict, hard.verdict} == {"confirmed"}
     assert found.verdict == "confirmed"
@@ -196,11 +196,11 @@ def test_a_drop_and_a_category_are_verified_each_by_its_own_test(content: dict[s
 
 
 def test_one_limit_that_is_broken_contradicts_the_policy(content: dict[str, Any]) -> None:
-    table = draw(900, 9, "fresh")
+    table = draw(450, 9, "fresh")
     hard = np.array([name == "hard" for name in table.categories])
     bad = regraded(table, correct=table.correct & ~(hard & table.full_correct)[:, None])
     found = verified(content, bad)
     assert [limit.verdict for limit in found.limits or ()][1] == "contradicted"
     assert found.verdict == "contradicted"
     with pytest.raises(PolicyError, match="limits category 'hard', and no fresh question is of it"):
-        verified(content, replace(table, categories=(None,) * 900))
+        verified(content, replace(table, categories=(None,) * 450))

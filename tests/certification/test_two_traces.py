@@ -184,7 +184,7 @@ def test_the_policy_names_the_pairs(policy: dict[str, Any]) -> None:
 
 def test_verify_counts_two_traces_of_fresh_questions(policy: dict[str, Any]) -> None:
     policy = policy | {"calibration_features": None}  # drift is not looked at here
-    n, table = 700, twice(700, 6, "v", same=0.0)
+    n, table = 300, twice(300, 6, "v", same=0.0)
     fresh = fresh_questions(terms_of(policy), table)
     assert (fresh.traces, fresh.rows.size, fresh.n_repeated) == (2, 2 * n, 0)
     found = verify(terms_of(policy), fresh, table.take(fresh.rows), rng=np.random.default_rng(0))
