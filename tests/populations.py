@@ -235,7 +235,7 @@ def fit_data(
 ) -> FitData:
     """The questions as fit questions, priced as the settings say."""
     how = settings or Settings(alpha=0.15)
-    return FitData.build(table.as_fit(), how.costing, most_blocks=most_blocks)
+    return FitData.build(table.as_fit(), how, most_blocks=most_blocks)
 
 
 def with_own_positions(table: OpenQuestions, rng: np.random.Generator) -> OpenQuestions:

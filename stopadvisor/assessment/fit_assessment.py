@@ -33,8 +33,9 @@ from stopadvisor.assessment.promises import (
     promises,
     proposed,
 )
-from stopadvisor.assessment.rated import RulesOnFit, fit_data
+from stopadvisor.assessment.rated import RulesOnFit
 from stopadvisor.assessment.recommendation import Recommendation, recommend
+from stopadvisor.assessment.sequences import FitData
 from stopadvisor.assessment.settings import alpha_remark
 from stopadvisor.ground.constants import SMALL_WORKLOAD, TRUNCATED_WARN
 from stopadvisor.ground.errors import CalibrationError, NothingToChoose
@@ -190,7 +191,7 @@ def assess(
         choice = choose(fit, counted.size, settings, categories=categories, rules=rules)
     except NothingToChoose as error:  # the advice is full thinking
         nothing = FitComparison.empty(settings.alpha)
-        fitted = fit_data(fit, settings)
+        fitted = FitData.build(fit, settings)
         choice = Choice(settings, fitted, counted.size, nothing, nothing=str(error))
     blind, sequence = None, choice.advised
     if sequence is not None and choice.advised_index >= 0 and shape.predicted == "full-budget":

@@ -28,7 +28,7 @@ from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.assessment.settings import Settings
 from stopadvisor.ground.arrays import FloatArray, IntArray
 from stopadvisor.ground.errors import CalibrationError, NothingToChoose
-from stopadvisor.probes.outcomes import FitQuestions, require_fit
+from stopadvisor.probes.outcomes import FitQuestions
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.climb import OnGiveUp
 from stopadvisor.rules.families import FIXED_BUDGET, LEARNED_FAMILIES
@@ -36,8 +36,8 @@ from stopadvisor.stats.intervals import Interval, interval, resample_counts
 
 __all__ = [
     "SIMPLER_WITHIN", "Imitation", "Ranking", "RatedRule", "Resamples", "RulesOnFit",
-    "certification_probability", "choice_noise", "compare", "counted_labels", "fit_data",
-    "fit_limit", "rank_of", "rating", "saving_lower",
+    "certification_probability", "choice_noise", "compare", "counted_labels", "fit_limit",
+    "rank_of", "rating", "saving_lower",
 ]  # fmt: skip
 
 # --- What fit questions expect of a calibration ---------------------------------------------------
@@ -183,8 +183,6 @@ class Imitation:
 
 SIMPLER_WITHIN = 1.0
 """Points of saving; a smaller lead is no reason for a more complicated rule."""
-_MOST_FIT_QUESTIONS = 4000
-"""More questions do not improve a choice."""
 
 rating = attrgetter("rating_pct")
 
@@ -264,7 +262,8 @@ class RulesOnFit:
         cls, table: FitQuestions, settings: Settings, others: ProbeTable | None = None
     ) -> RulesOnFit:
         """Prepare the fit questions."""
-        return cls(fit_data(table, settings, others), settings.families, settings.on_give_up)
+        fit = FitData.build(table, settings, others)
+        return cls(fit, settings.families, settings.on_give_up)
 
     def ranked(
         self,
@@ -314,19 +313,6 @@ class RulesOnFit:
             "no family can be measured on the fit questions: every trace ends before the first "
             "budget, or the forced answers are all right or all wrong"
         )
-
-
-def fit_data(table: FitQuestions, settings: Settings, others: ProbeTable | None = None) -> FitData:
-    """Prepare fit questions, at most 4,000 of them; CalibrationError for none."""
-    require_fit(table)
-    n = table.n_questions
-    if n == 0:
-        raise CalibrationError("no fit questions: nothing can be chosen")
-    if n > _MOST_FIT_QUESTIONS:
-        # Evenly spaced: the file may be sorted by subject.
-        table = table.take(np.linspace(0, n - 1, _MOST_FIT_QUESTIONS).astype(np.int64))
-    limits = settings.guarantees_on(table.graded_by)
-    return FitData.build(table, settings.costing, guarantees=limits, others=others)
 
 
 # --- Resamples ------------------------------------------------------------------------------------

@@ -14,8 +14,9 @@ from functools import cached_property
 import numpy as np
 
 from stopadvisor.assessment.limits import BlockCounts, FitLimits, Shares, block_counts
+from stopadvisor.assessment.settings import Settings
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
-from stopadvisor.ground.constants import DEFAULT_ALPHA, N_FOLDS
+from stopadvisor.ground.constants import N_FOLDS
 from stopadvisor.ground.errors import CalibrationError, ProbeError
 from stopadvisor.ground.progress import tracked
 from stopadvisor.probes.grouping import group_numbers
@@ -29,7 +30,7 @@ from stopadvisor.rules.families import (
     RUNG_FAMILIES,
 )
 from stopadvisor.rules.features import OPEN_FEATURES, LinearModel, feature_array
-from stopadvisor.rules.losses import LOST, Guarantee, Loss
+from stopadvisor.rules.losses import Guarantee, Loss
 from stopadvisor.rules.outcomes import Outcome, measure
 from stopadvisor.rules.schedules import Schedule, commonly_probed, grid_positions, probed_markers
 from stopadvisor.rules.scorer import Scorer
@@ -42,6 +43,8 @@ __all__ = [
     "score_scalar", "sequence_of",
 ]  # fmt: skip
 
+_MOST_QUESTIONS = 4000
+"""More fit questions do not improve a choice."""
 MOST_THRESHOLDS = 400
 """Most thresholds of a sequence: dense, so that a test ends close to the allowed risk."""
 
@@ -76,7 +79,7 @@ class FitData:
     """One per group, up to a limit."""
     costing: Costing
     full_cost: FloatArray  # (n_questions,)
-    guarantees: tuple[Guarantee, ...] = (Guarantee(LOST.name, DEFAULT_ALPHA),)
+    guarantees: tuple[Guarantee, ...]
     """Guarantees whose losses are counted along every sequence."""
     others: ProbeTable | None = None
     """Questions of the other parts, without outcomes: rules probe only where these were probed."""
@@ -88,14 +91,19 @@ class FitData:
     def build(
         cls,
         table: FitQuestions,
-        costing: Costing,
+        settings: Settings,
+        others: ProbeTable | None = None,
         *,
         most_blocks: int = 1000,
-        guarantees: tuple[Guarantee, ...] = (Guarantee(LOST.name, DEFAULT_ALPHA),),
-        others: ProbeTable | None = None,
     ) -> FitData:
-        """Prepare fit questions; CalibrationError for too few of them."""
+        """Prepare fit questions, at most 4,000 of them; CalibrationError for too few."""
         require_fit(table)
+        n = table.n_questions
+        if n == 0:
+            raise CalibrationError("no fit questions: nothing can be chosen")
+        if n > _MOST_QUESTIONS:
+            # Evenly spaced: the file may be sorted by subject.
+            table = table.take(np.linspace(0, n - 1, _MOST_QUESTIONS).astype(np.int64))
         groups = group_numbers(table)
         n_groups = int(groups.max()) + 1
         if n_groups < N_FOLDS:
@@ -108,9 +116,9 @@ class FitData:
             groups % N_FOLDS,
             groups % n_blocks,
             n_blocks,
-            costing,
-            costing.full(table),
-            guarantees,
+            settings.costing,
+            settings.costing.full(table),
+            settings.guarantees_on(table.graded_by),
             others,
         )
 

@@ -15,10 +15,10 @@ from stopadvisor.assessment.candidates import (
     marker_schedules,
 )
 from stopadvisor.assessment.sequences import FitData
+from stopadvisor.assessment.settings import Settings
 from stopadvisor.ground.arrays import IntArray
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.table import NO_PROBE
-from stopadvisor.rules.costs import Costing
 from stopadvisor.rules.families import FIXED_BUDGET, STOP_SCALARS
 from stopadvisor.rules.schedules import GridSchedule, MarkerSchedule
 from tests.populations import POPULATIONS, KnownPopulation, regraded
@@ -37,7 +37,7 @@ def on_budgets(budgets: tuple[int, ...], n: int = 30, seed: int = 0) -> OpenQues
 
 
 def data(table: OpenQuestions) -> FitData:
-    return FitData.build(table.as_fit(), Costing())
+    return FitData.build(table.as_fit(), Settings())
 
 
 def with_markers(
@@ -177,13 +177,13 @@ def test_no_rule_probes_where_a_question_of_another_part_was_not() -> None:
     columns[longest, -1] = -1
     missing = later.at(np.where(later.positions == NO_PROBE, -1, columns))
     alone = data(table)
-    fit = FitData.build(table.as_fit(), Costing(), others=missing.observations)
+    fit = FitData.build(table.as_fit(), Settings(), missing.observations)
     assert set(alone.positions) - set(fit.positions) == {BUDGETS[2]}
     for schedule in grid_schedules(fit, last_resort(fit)):
         schedule.view(missing)
     assert all(map(fit.was_probed, marker_schedules(fit)))
     marked = with_markers(draw(40, 3), counted=3)
-    few = FitData.build(table.as_fit(), Costing(), others=marked.observations)
+    few = FitData.build(table.as_fit(), Settings(), marked.observations)
     assert {s.max_markers for s in marker_schedules(few)} == {3}
 
 

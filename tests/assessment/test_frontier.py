@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -93,8 +91,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> OpenQuestions:
 
 
 def _fit(table: OpenQuestions) -> FitData:
-    own = Settings()
-    return FitData.build(table.as_fit(), replace(own.costing, serving="kv-fork"))
+    return FitData.build(table.as_fit(), Settings())
 
 
 @pytest.mark.parametrize("reference", ["natural", "last-checkpoint"])

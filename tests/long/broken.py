@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stopadvisor.assessment.candidates import grid_schedules
-from stopadvisor.assessment.choice import choose
+from stopadvisor.assessment.choice import Settings, choose
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence, score, sequence_of
 from stopadvisor.ground.arrays import FloatArray, IntArray
 from stopadvisor.probes.outcomes import OpenQuestions
-from stopadvisor.rules.costs import Costing
 from stopadvisor.rules.families import SCALAR_FAMILIES
 from stopadvisor.rules.losses import LOST
 from stopadvisor.rules.schedules import GridSchedule, Schedule
@@ -31,7 +30,7 @@ MIXED, TINY, SMALL = (POPULATIONS[k] for k in (0, 4, 5))
 
 
 def _fit_data(table: OpenQuestions) -> FitData:
-    return FitData.build(table.as_fit(), Costing())
+    return FitData.build(table.as_fit(), Settings())
 
 
 def _sequence(fit: FitData, family: str, schedule: Schedule) -> ThresholdSequence | None:

@@ -17,7 +17,6 @@ from stopadvisor.assessment.rated import Resamples, compare, fit_limit
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence, score_scalar, sequence_of
 from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.probes.outcomes import OpenQuestions
-from stopadvisor.rules.costs import Costing
 from tests.long.coverage import Check, Found, rare
 from tests.populations import POPULATIONS, KnownPopulation
 
@@ -68,7 +67,7 @@ def told_apart(case: Case, repeats: int, n_cases: int) -> list[Check]:
     for number in range(repeats):
         rng = np.random.default_rng([case.n_fit, round(1000 * case.alpha), number])
         table = _exchangeable(case.population, case.n_fit, case.alpha, rng)
-        fit = FitData.build(table.as_fit(), Costing())
+        fit = FitData.build(table.as_fit(), Settings())
         schedules = grid_schedules(fit)
         if not case.every_schedule:
             schedules = schedules[:1]

@@ -18,7 +18,6 @@ from stopadvisor.probes.outcomes import (
     GradedTable,
     SealedQuestions,
 )
-from stopadvisor.rules.costs import Costing
 from stopadvisor.runs.access import hand_out, open_all, open_test, take_look
 from stopadvisor.runs.look_log import Look, digests_of
 from stopadvisor.runs.sources import open_source
@@ -38,8 +37,8 @@ def calls_that_mypy_refuses(
     choose(sealed, 100, Settings())  # type: ignore[arg-type]
     advice_profile(fit, rng=rng)
     advice_profile(calibration, rng=rng)  # type: ignore[arg-type]
-    FitData.build(fit, Costing(), most_blocks=9)
-    FitData.build(calibration, Costing(), most_blocks=9)  # type: ignore[arg-type]
+    FitData.build(fit, Settings())
+    FitData.build(calibration, Settings())  # type: ignore[arg-type]
     calibrate(choice, calibration)
     calibrate(choice, fit)  # type: ignore[arg-type]
     calibrate(choice, sealed)  # type: ignore[arg-type]
@@ -59,11 +58,7 @@ def test_what_mypy_refuses_fails_at_run_time_too() -> None:
     with pytest.raises(CalibrationError, match=message):
         advice_profile(calibration, rng=rng)  # type: ignore[arg-type]
     with pytest.raises(CalibrationError, match=message):
-        FitData.build(
-            calibration,  # type: ignore[arg-type]
-            Costing(),
-            most_blocks=9,
-        )
+        FitData.build(calibration, Settings())  # type: ignore[arg-type]
     with pytest.raises(CalibrationError, match="got SealedQuestions"):
         choose(table.sealed(), 100, Settings())  # type: ignore[arg-type]
     choice = choose(table.as_fit(), 100, Settings(families=("confidence",)))

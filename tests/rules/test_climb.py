@@ -12,11 +12,13 @@ import pytest
 
 from stopadvisor.assessment.candidates import candidates
 from stopadvisor.assessment.sequences import FitData
+from stopadvisor.assessment.settings import Settings
 from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.probes.outcomes import FitQuestions, GradedTable
 from stopadvisor.rules.climb import RUNG_FEATURES, Climb, OnGiveUp, rung_features, rung_scores
-from stopadvisor.rules.costs import LADDER, MONEY, Costing, Weights, full_counts, stopped_counts
+from stopadvisor.rules.costs import LADDER, MONEY, Weights, full_counts, stopped_counts
+from stopadvisor.rules.families import RUNG_FAMILIES
 from stopadvisor.rules.losses import DIFFERS, DROP, LOST
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.runs.ladder import Ladder, Rung
@@ -221,7 +223,7 @@ def test_a_climb_in_words(family: str, position: float | None, words: str) -> No
 
 def fit_data(table: FitQuestions) -> FitData:
     prices = Weights(2.0, 0.2, 9.0, MONEY)
-    return FitData.build(table, Costing(serving=LADDER, weights=prices))
+    return FitData.build(table, Settings(serving=LADDER, weights=prices, families=RUNG_FAMILIES))
 
 
 def test_the_boldest_cap_is_the_one_under_which_replies_were_recorded(tmp_path: Path) -> None:
