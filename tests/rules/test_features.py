@@ -19,7 +19,7 @@ from stopadvisor.rules.features import AUDIT_FEATURES, FEATURES, POSITION_FEATUR
 from stopadvisor.rules.scores import scalar_scores
 from tests.populations import FREE_FORM, POPULATIONS, with_own_positions
 
-SCORES = ("agreement", "agreement-scaled", "deer", "fixed-budget")
+SCORES = (*STOP_SCALARS, "fixed-budget")
 
 
 def draw(n: int, seed: int, *, ragged: bool = True) -> OpenQuestions:
@@ -40,7 +40,7 @@ def one_by_one(table: OpenQuestions, i: int, columns: list[int]) -> list[dict[st
     """
     rows: list[dict[str, float]] = []
     answers: list[int] = []
-    run, repeated, began, before = 0, 0, 0, 0
+    run, repeated, began, before, surer = 0, 0, 0, 0, 1.0
     length, last = int(table.trace_tokens[i]), int(table.positions[i, columns[-1:]].sum())
     for made, column in enumerate(columns, start=1):
         p = int(table.positions[i, column])
@@ -52,7 +52,8 @@ def one_by_one(table: OpenQuestions, i: int, columns: list[int]) -> list[dict[st
         answers.append(answer)
         equal = answers.count(answer)
         votes = 0 if answer == EMPTY_ANSWER else equal
-        lp = float(table.mean_logprob[i, column])
+        lp, entropy = float(table.mean_logprob[i, column]), float(table.mean_entropy[i, column])
+        confidence = math.exp(lp)
         odds = lp - math.log(-math.expm1(min(lp, -1e-12)))
         stood = float(p - began if run >= 2 else 0)
         prefix = min(length, p)
@@ -68,11 +69,15 @@ def one_by_one(table: OpenQuestions, i: int, columns: list[int]) -> list[dict[st
                 "agreement": stood,
                 "agreement-scaled": stood / math.sqrt(max(p, 1)),
                 "deer": lp,
+                "confidence": lp,
+                "entropy": -entropy,
+                "run-stability": float(repeated),
+                "confidence-leap": max(0.0, confidence - surer) * confidence,
                 "fixed-budget": float(p),
                 "budget_fraction": p / last if last else 0.0,
                 "checkpoint_index": (made - 1) / (len(columns) - 1) if len(columns) > 1 else 0.0,
                 "answer_logprob": lp,
-                "answer_entropy": float(table.mean_entropy[i, column]),
+                "answer_entropy": entropy,
                 "previous_match": float(same),
                 "run_length": float(repeated),
                 "vote_share": equal / made,
@@ -81,7 +86,7 @@ def one_by_one(table: OpenQuestions, i: int, columns: list[int]) -> list[dict[st
                 "think_tokens": float(prefix),
             }
         )
-        before = p
+        before, surer = p, confidence
     return rows
 
 
@@ -126,7 +131,7 @@ def test_padding_after_the_last_probe_changes_nothing() -> None:
     features = feature_array(table, POSITION_FEATURES)
     again = feature_array(changed, POSITION_FEATURES)
     assert np.array_equal(features[live], again[live])
-    for family in (*SCORES, *STOP_SCALARS):
+    for family in SCORES:
         here, there = (scalar_scores(family, t)[live] for t in (table, changed))
         assert np.array_equal(here, there)
 

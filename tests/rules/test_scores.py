@@ -12,43 +12,12 @@ from hypothesis import strategies as st
 
 from stopadvisor.ground.constants import N_FOLDS
 from stopadvisor.ground.errors import CalibrationError
-from stopadvisor.rules.families import SCALAR_FAMILIES, display_threshold
+from stopadvisor.rules.families import display_threshold
 from stopadvisor.rules.features import FEATURES, feature_array
 from stopadvisor.rules.scores import fit_logistic, out_of_fold, paper_folds, scalar_scores
 from tests.populations import POPULATIONS
 
 FREE_FORM = POPULATIONS[3]
-
-
-def loop_scores(family: str, table: Any, i: int, schedule: list[int]) -> list[float]:
-    """Definition of each scalar family, one checkpoint at a time."""
-    out, run, before = [], 0, None
-    previous: float | None = None
-    for j in schedule:
-        answer = int(table.answer_codes[i, j])
-        run = run + 1 if answer == before else 1
-        before = answer
-        c = math.exp(table.mean_logprob[i, j])
-        rise = 0.0 if previous is None else max(0.0, c - previous) * c
-        previous = c
-        out.append(
-            {
-                "confidence": float(table.mean_logprob[i, j]),
-                "entropy": -float(table.mean_entropy[i, j]),
-                "run-stability": float(run),
-                "confidence-leap": rise,
-            }[family]
-        )
-    return out
-
-
-@pytest.mark.parametrize("family", SCALAR_FAMILIES)
-@pytest.mark.parametrize("schedule", [list(range(10)), [0, 4, 9], [3]])
-def test_scalar_families_equal_their_definition(family: str, schedule: list[int]) -> None:
-    table = FREE_FORM.draw(40, np.random.default_rng(0))
-    found = scalar_scores(family, table.select(schedule))
-    for i in range(table.n_questions):
-        assert found[i].tolist() == loop_scores(family, table, i, schedule)
 
 
 def test_an_unknown_family_is_refused() -> None:
