@@ -20,15 +20,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stopadvisor.assessment.choice import Settings
-from stopadvisor.assessment.sequences import FitData
+from stopadvisor.assessment.sequences import (
+    FULL_FEATURES,
+    FitData,
+    ScoredRule,
+    ThresholdSequence,
+    score_learned,
+    score_scalar,
+    sequence_of,
+)
 from stopadvisor.ground.constants import PAPER_BUDGETS, PROBE_CAP
 from stopadvisor.probes.outcomes import OpenQuestions, make_table
 from stopadvisor.probes.table import NO_PROBE, agreeing
 from stopadvisor.probes.trajectories import TYPES
+from stopadvisor.rules.families import LEARNED_FAMILIES
+from stopadvisor.rules.schedules import Schedule
 
 __all__ = [
     "FREE_FORM", "MARKED", "POPULATIONS", "UNSOLVED", "KnownPopulation", "draw_kinds",
-    "fit_data", "make_table", "regraded", "renamed", "with_own_positions", "without_gold",
+    "fit_data", "make_table", "regraded", "renamed", "score", "sequence", "with_own_positions",
+    "without_gold",
 ]  # fmt: skip
 
 Shares = tuple[float, ...]
@@ -236,6 +247,20 @@ def fit_data(
     """The questions as fit questions, priced as the settings say."""
     how = settings or Settings(alpha=0.15)
     return FitData.build(table.as_fit(), how, most_blocks=most_blocks)
+
+
+def score(fit: FitData, family: str, schedule: Schedule) -> ScoredRule | None:
+    """Fit questions scored by any family, by learned ones with many features."""
+    if family in LEARNED_FAMILIES:
+        return score_learned(fit, family, schedule, FULL_FEATURES)
+    return score_scalar(fit, family, schedule)
+
+
+def sequence(fit: FitData, family: str, schedule: Schedule) -> ThresholdSequence:
+    """A family on a schedule, whether or not it would be a candidate."""
+    rule = score(fit, family, schedule)
+    assert rule is not None
+    return sequence_of(fit, rule)
 
 
 def with_own_positions(table: OpenQuestions, rng: np.random.Generator) -> OpenQuestions:

@@ -23,12 +23,7 @@ from stopadvisor.probes.grouping import group_numbers
 from stopadvisor.probes.outcomes import FitQuestions, GradedTable, require_fit
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.costs import Costing
-from stopadvisor.rules.families import (
-    AGREEMENT_FAMILIES,
-    FIXED_BUDGET,
-    LEARNED_FAMILIES,
-    RUNG_FAMILIES,
-)
+from stopadvisor.rules.families import AGREEMENT_FAMILIES, FIXED_BUDGET, RUNG_FAMILIES
 from stopadvisor.rules.features import OPEN_FEATURES, LinearModel, feature_array
 from stopadvisor.rules.losses import Guarantee, Loss
 from stopadvisor.rules.outcomes import Outcome, measure
@@ -39,7 +34,7 @@ from stopadvisor.stats.bounds import StopCurve
 
 __all__ = [
     "FREE_FEATURES", "FULL_FEATURES", "MOST_THRESHOLDS", "SHORT_FEATURES", "FeatureSet", "FitData",
-    "ScoredRule", "ThresholdSequence", "readable", "score", "score_by_folds", "score_learned",
+    "ScoredRule", "ThresholdSequence", "readable", "score_by_folds", "score_learned",
     "score_scalar", "sequence_of",
 ]  # fmt: skip
 
@@ -264,13 +259,6 @@ def readable(family: str, scorer: Scorer, view: FitQuestions) -> bool:
 
 def _known(view: FitQuestions, values: FloatArray, decides: BoolArray) -> bool:
     return view.entropy_source != "none" and bool(np.isfinite(values[decides]).all())
-
-
-def score(fit: FitData, family: str, schedule: Schedule) -> ScoredRule | None:
-    """Score fit questions by any family, learned ones with `FULL_FEATURES`; None if unreadable."""
-    if family in LEARNED_FAMILIES:
-        return score_learned(fit, family, schedule, FULL_FEATURES)
-    return score_scalar(fit, family, schedule)
 
 
 def score_scalar(fit: FitData, family: str, schedule: Schedule) -> ScoredRule | None:

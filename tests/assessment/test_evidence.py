@@ -9,12 +9,13 @@ import pytest
 
 from stopadvisor.assessment.limits import FitLimits
 from stopadvisor.assessment.rated import Resamples, choice_noise, compare, saving_lower
-from stopadvisor.assessment.sequences import FitData, ThresholdSequence, score, sequence_of
+from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.rules.losses import LOST
 from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.stats.intervals import Interval, resample_counts
 from tests.populations import POPULATIONS, fit_data
+from tests.populations import sequence as scored
 
 CLEAR = replace(POPULATIONS[0], signal=5.0)
 """Confidence tells right from wrong so well that even without a loss much is saved."""
@@ -29,9 +30,7 @@ def fit() -> FitData:
 
 @pytest.fixture(scope="module")
 def sequence(fit: FitData) -> ThresholdSequence:
-    rule = score(fit, "confidence", GridSchedule(CLEAR.budgets))
-    assert rule is not None
-    return sequence_of(fit, rule)
+    return scored(fit, "confidence", GridSchedule(CLEAR.budgets))
 
 
 def most(limit: float) -> FitLimits:
@@ -103,9 +102,7 @@ def test_the_noise_of_choosing_is_half_the_distance_between_quartiles(
     fit: FitData, sequence: ThresholdSequence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stopadvisor.assessment.rated._RESAMPLES", RESAMPLES)
-    rule = score(fit, "entropy", GridSchedule(CLEAR.budgets))
-    assert rule is not None
-    other = sequence_of(fit, rule)
+    other = scored(fit, "entropy", GridSchedule(CLEAR.budgets))
     ahead = []
     for drawn in resample_counts(N, RESAMPLES, rng=np.random.default_rng(N)):
         savings = []

@@ -9,13 +9,13 @@ import pytest
 
 from stopadvisor.assessment.choice import Settings, choose
 from stopadvisor.assessment.rated import Imitation
-from stopadvisor.assessment.sequences import FitData, ThresholdSequence, score, sequence_of
+from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.losses import LOST
 from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.stats.bounds import max_losses
-from tests.populations import POPULATIONS, fit_data, renamed
+from tests.populations import POPULATIONS, fit_data, renamed, sequence
 
 MIXED = POPULATIONS[0]
 TEST = Settings(alpha=0.15, delta=0.05)
@@ -26,9 +26,7 @@ def draw(n: int, seed: int) -> OpenQuestions:
 
 
 def confidence(fit: FitData) -> ThresholdSequence:
-    rule = score(fit, "confidence", GridSchedule(MIXED.budgets))
-    assert rule is not None
-    return sequence_of(fit, rule)
+    return sequence(fit, "confidence", GridSchedule(MIXED.budgets))
 
 
 def expected(

@@ -20,7 +20,7 @@ from stopadvisor.assessment.frontier import (
     sequence_frontier,
     served_budget_frontier,
 )
-from stopadvisor.assessment.sequences import FitData, score, sequence_of
+from stopadvisor.assessment.sequences import FitData
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.paper.protocol import first_stops
 from stopadvisor.probes.outcomes import OpenQuestions
@@ -29,6 +29,7 @@ from stopadvisor.rules.outcomes import measure
 from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.runs.sources import open_source
 from tests.material import make_run
+from tests.populations import sequence
 
 FIXED = Frontier(
     np.array([0.0, 10.0, 20.0]), np.array([5.0, 15.0, 35.0]), np.array([0.2, 0.6, 0.7])
@@ -101,13 +102,11 @@ def test_chain_frontier_is_what_each_rule_is_measured_to_do(
 ) -> None:
     fit = _fit(table.with_reference(reference))  # type: ignore[arg-type]
     positions = tuple(table.budgets[[0, 3, table.n_checkpoints - 1]].tolist())
-    rule = score(fit, family, GridSchedule(positions))
-    assert rule is not None
-    sequence = sequence_of(fit, rule)
-    found = sequence_frontier(sequence)
-    costs = fit.costs(sequence.scorer, sequence.view)
-    for k in (0, sequence.thresholds.size // 2, sequence.thresholds.size - 1):
-        outcome = measure(sequence.view, sequence.curve.stops(k), costs, fit.full_cost)
+    rule = sequence(fit, family, GridSchedule(positions))
+    found = sequence_frontier(rule)
+    costs = fit.costs(rule.scorer, rule.view)
+    for k in (0, rule.thresholds.size // 2, rule.thresholds.size - 1):
+        outcome = measure(rule.view, rule.curve.stops(k), costs, fit.full_cost)
         assert found.accuracy[k] == pytest.approx(outcome.accuracy)
         saving = 100 * (1 - found.cost[k] / fit.full_cost.mean())
         assert saving == pytest.approx(outcome.total_saving_pct)

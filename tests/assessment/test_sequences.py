@@ -20,9 +20,7 @@ from stopadvisor.assessment.sequences import (
     FitData,
     ScoredRule,
     ThresholdSequence,
-    score,
     score_learned,
-    sequence_of,
 )
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.grouping import group_numbers
@@ -34,7 +32,8 @@ from stopadvisor.rules.schedules import GridSchedule, MarkerSchedule, Schedule
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.scores import fit_logistic
 from stopadvisor.stats.bounds import StopCurve
-from tests.populations import POPULATIONS, fit_data, regraded, with_own_positions
+from tests import populations
+from tests.populations import POPULATIONS, fit_data, regraded, score, with_own_positions
 from tests.replay import stops
 
 FREE_FORM = POPULATIONS[3]
@@ -54,9 +53,7 @@ def draw(n: int, seed: int) -> OpenQuestions:
 
 
 def sequence(fit: FitData, family: str, schedule: Schedule = EVERY) -> ThresholdSequence:
-    rule = score(fit, family, schedule)
-    assert rule is not None
-    return sequence_of(fit, rule)
+    return populations.sequence(fit, family, schedule)
 
 
 def with_markers(table: OpenQuestions, seed: int) -> OpenQuestions:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from stopadvisor.assessment.choice import Settings, choose
-from stopadvisor.assessment.sequences import score, sequence_of
 from stopadvisor.certification.calibration import Calibration, calibrate
 from stopadvisor.certification.export import policy_terms
 from stopadvisor.certification.verification import scorer_of
@@ -20,7 +19,7 @@ from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.schedules import GridSchedule, schedule_of
 from stopadvisor.runs.sources import Source
 from tests.frozen import drawn_source, look_of
-from tests.populations import POPULATIONS
+from tests.populations import POPULATIONS, sequence
 
 MIXED = POPULATIONS[0]
 SETTINGS = Settings(alpha=0.2, families=("confidence",))
@@ -35,9 +34,7 @@ def source() -> Source:
 def calibrated(source: Source, family: str, schedule: GridSchedule) -> Calibration:
     """Calibration of one family on one schedule, whatever is the best."""
     choice = choose(source.part("fit"), source.counts()["calibration"], SETTINGS)
-    rule = score(choice.fit, family, schedule)
-    assert rule is not None
-    alone = replace(choice, sequences=(sequence_of(choice.fit, rule),))
+    alone = replace(choice, sequences=(sequence(choice.fit, family, schedule),))
     found = calibrate(alone, source.part("calibration").unseal().as_calibration())
     assert found.rule is not None, found.refusal
     return found

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stopadvisor.assessment.choice import Settings, choose
-from stopadvisor.certification.calibration import calibrate
+from stopadvisor.assessment.choice import Settings
 from stopadvisor.policy.shown import certificate_of
 from stopadvisor.probes.grouping import calibration_rows, has_groups
 from stopadvisor.probes.outcomes import OpenQuestions
@@ -51,17 +50,6 @@ def test_samples_of_a_question_are_no_group() -> None:
     alone = replace(table, groups=table.keys)
     twice = alone.take(np.repeat(np.arange(table.n_questions), 2))
     assert not has_groups(replace(twice, samples=np.tile([1, 0], table.n_questions)))
-
-
-def test_one_question_of_each_group_is_counted() -> None:
-    choice = choose(drawn(150, 0, "f").as_fit(), 150, SETTINGS)
-    table = drawn(400, 2)
-    found = calibrate(choice, table.as_calibration())
-    assert found.rule is not None
-    assert found.rule.certificate.n == found.n_counted == found.entered.n_questions == 400
-    alone = calibrate(choice, table.take(calibration_rows(table)).as_calibration())
-    assert alone.rule is not None
-    assert alone.rule.certificate == found.rule.certificate
 
 
 def test_a_policy_says_that_its_claim_is_of_groups(policy: dict[str, Any], source: Source) -> None:

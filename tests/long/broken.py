@@ -13,7 +13,7 @@ import numpy as np
 
 from stopadvisor.assessment.candidates import grid_schedules
 from stopadvisor.assessment.choice import Settings, choose
-from stopadvisor.assessment.sequences import FitData, ThresholdSequence, score, sequence_of
+from stopadvisor.assessment.sequences import FitData, ThresholdSequence, sequence_of
 from stopadvisor.ground.arrays import FloatArray, IntArray
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.families import SCALAR_FAMILIES
@@ -22,7 +22,7 @@ from stopadvisor.rules.schedules import GridSchedule, Schedule
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.stats.bounds import last_passed, max_losses
 from tests.long.coverage import DELTA, Check, Found, Truth, rare, seeded, settings_of
-from tests.populations import MARKED, POPULATIONS, KnownPopulation, renamed
+from tests.populations import MARKED, POPULATIONS, KnownPopulation, renamed, score
 
 __all__ = ["VARIANTS", "caught", "sequence_over_five"]
 

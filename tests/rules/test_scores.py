@@ -1,4 +1,4 @@
-"""Stopping scores: against scikit-learn, one question at a time, and the stepper bit for bit."""
+"""Fitted scores: against scikit-learn, and no question scores itself."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rows(seed: int, n: int = 120) -> tuple[Any, Any]:
     return feature_array(table).reshape(-1, len(FEATURES)), table.correct.ravel()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_newton_reaches_scikit_learns_optimum(seed: int) -> None:
     # Recipe: StandardScaler, then LogisticRegression(C=1.0, solver="newton-cholesky", tol=1e-12).
     from sklearn.linear_model import LogisticRegression
