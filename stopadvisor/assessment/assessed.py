@@ -18,9 +18,9 @@ from stopadvisor.probes.table import GradedBy, ProbeTable
 from stopadvisor.probes.trajectories import Share
 from stopadvisor.rules.costs import Weights
 from stopadvisor.rules.losses import Guarantee, LossName
+from stopadvisor.rules.outcomes import StackCost
 from stopadvisor.rules.roofline import Prices
 from stopadvisor.rules.schedules import grid_positions
-from stopadvisor.rules.serving_costs import StackCost
 from stopadvisor.runs.sources import Source
 from stopadvisor.workload.questions import PartCounts
 

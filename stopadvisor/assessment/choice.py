@@ -32,9 +32,9 @@ from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.climb import Climb
 from stopadvisor.rules.costs import Serving, Weights
 from stopadvisor.rules.families import AGREEMENT_FAMILIES, FIXED_BUDGET, display_threshold
+from stopadvisor.rules.outcomes import StackCost, serving_costs
 from stopadvisor.rules.schedules import GridSchedule, at_budget
 from stopadvisor.rules.scorer import Scorer
-from stopadvisor.rules.serving_costs import StackCost, serving_costs
 from stopadvisor.stats.bounds import unspent
 from stopadvisor.stats.intervals import Interval
 
@@ -257,48 +257,44 @@ def choose(
     limit, advised, tested = ranking.limit, ranking.advised, ranking.tested
     learned, scalar, fixed = (ranking.of_rank(rank) for rank in (2, 1, 0))
     agreement = [each for each in scalar if each.family in (*AGREEMENT_FAMILIES, "rung-agreement")]
-    best = [max(kind, key=rating, default=None) for kind in (learned, scalar, fixed, agreement)]
-    points = [None if each is None else _fit_point(fit, each, limit) for each in best]
+    kinds = {
+        "learned": learned, "scalar": scalar, "fixed_budget": fixed, "agreement": agreement
+    }  # fmt: skip
+    best = {name: max(kind, key=rating, default=None) for name, kind in kinds.items()}
+    points = {k: None if each is None else _fit_point(fit, each, limit) for k, each in best.items()}
     verdict, spread = compare(ranking.resamples, _sequences(learned), _sequences(scalar))
-    sequence = None if advised is None else advised.sequence
-    return Choice(
+    compared = {id(each): each.sequence for each in (*best.values(), *tested) if each is not None}
+    deltas = _deltas(settings, n_calibration, settings.traces)
+    found = Choice(
         settings,
         fit,
         n_calibration,
-        FitComparison(
-            settings.alpha,
-            learned=points[0],
-            scalar=points[1],
-            fixed_budget=points[2],
-            agreement=points[3],
-            delta_saving_pp=spread,
-            verdict=verdict,
-        ),
+        FitComparison(settings.alpha, **points, delta_saving_pp=spread, verdict=verdict),
         sequences=tuple(_sequences(tested)),
-        compared=tuple({id(e): e.sequence for e in (*best, *tested) if e is not None}.values()),
-        advised=sequence,
-        advised_index=-1 if sequence is None else sequence.index(limit),
-        advised_point=None if advised is None else _fit_point(fit, advised, limit),
-        saving_lower=None
-        if advised is None
-        else saving_lower(ranking.resamples, _sequences(ranking.rules)),
+        compared=tuple(compared.values()),
         probability=max(
             certification_probability(
                 each.sequence, n_calibration, replace(settings, delta=delta), ranking.counted
             )
-            for each, delta in zip(
-                tested, _deltas(settings, n_calibration, settings.traces), strict=False
-            )
+            for each, delta in zip(tested, deltas, strict=False)
             if delta > 0
         ),
-        label_savings={}
-        if sequence is None
-        else {
+        margin=ranking.margin,
+        counted=ranking.counted,
+    )
+    if advised is None:
+        return found
+    sequence = advised.sequence
+    return replace(
+        found,
+        advised=sequence,
+        advised_index=sequence.index(limit),
+        advised_point=_fit_point(fit, advised, limit),
+        saving_lower=saving_lower(ranking.resamples, _sequences(ranking.rules)),
+        label_savings={
             n: Imitation.draw(fit, n, settings).saving_pct(sequence)
             for n in tracked("imitating calibrations", sorted({*_LABELS, n_calibration}))
         },
-        margin=ranking.margin,
-        counted=ranking.counted,
     )
 
 

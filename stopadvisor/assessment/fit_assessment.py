@@ -46,10 +46,9 @@ from stopadvisor.probes.table import GradedBy
 from stopadvisor.probes.trajectories import Profile, profile, trajectory
 from stopadvisor.rules.costs import CACHE_BLOCK, LADDER, Weights
 from stopadvisor.rules.losses import DIFFERS, LOST
-from stopadvisor.rules.outcomes import blind_stopping
+from stopadvisor.rules.outcomes import StackCost, blind_stopping
 from stopadvisor.rules.roofline import Prices
 from stopadvisor.rules.schedules import grid_positions, grid_view
-from stopadvisor.rules.serving_costs import StackCost
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.intervals import exact_interval
 from stopadvisor.workload.questions import PARTS, SMALLEST_PARTS, PartCounts

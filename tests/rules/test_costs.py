@@ -26,7 +26,7 @@ from stopadvisor.rules.costs import (
     mean_context,
     stopped_counts,
 )
-from stopadvisor.rules.serving_costs import serving_costs
+from stopadvisor.rules.outcomes import serving_costs
 from tests.populations import make_table, with_own_positions
 
 Counts = tuple[float, float, float]  # decoded, read from cache, prefilled

@@ -45,7 +45,7 @@ from stopadvisor.report.words import (
 )
 from stopadvisor.rules.costs import LADDER
 from stopadvisor.rules.losses import LOSSES, LOST, Guarantee
-from stopadvisor.rules.serving_costs import StackCost
+from stopadvisor.rules.outcomes import StackCost
 
 __all__ = ["PAPER_FLAW", "assess_sheet"]
 
