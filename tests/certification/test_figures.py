@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ _OF_THE_DAY = {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("calibrated")
+    make_run(root / "sums", 400)
     make_run(root / "bare", 400, gold=False, repeated=60)
     write_archive(root / "raw.npz")
     recorded(root / "rungs", 0).rename(root / "ladder")
@@ -57,7 +59,7 @@ def test_no_figure_moves(
     source, *words = CASES[name]
     monkeypatch.chdir(folder)
     if source == "sums":  # each look at questions of its own
-        source = str(make_run(tmp_path / "sums", 400))
+        source = str(shutil.copytree(folder / "sums", tmp_path / "sums"))
     assert main(["calibrate", source, *words, "--json", "--quiet"]) in (0, 3)
     found = json.loads(capsys.readouterr().out)
     check_valid("calibrate", found)
