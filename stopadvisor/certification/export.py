@@ -1,7 +1,8 @@
 """Build the content of a policy from a calibration and the run's manifest.
 
 What decides a stop in production comes from the manifest, what was shown about it from the
-calibration.
+calibration.  What is expected of it is measured on the questions that certified it: estimates, not
+claims, with a band for the saving, because the same questions chose the threshold.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from stopadvisor._version import __version__
 from stopadvisor.answers.normal_form import GRADER, NORMALIZER
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.certification.calibration import Calibration, ExportedRule
-from stopadvisor.certification.expectation import differs_limit, expectation, served_features
 from stopadvisor.engines.sampling import Sampling
+from stopadvisor.ground.arrays import FloatArray, IntArray
 from stopadvisor.ground.constants import MARKERS, PROBE_CAP
+from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.policy.claims import CertificateTerms, GraderTerms, GuaranteeTerms
-from stopadvisor.policy.evidence import ExpectedTerms, ProfileShare, SplitTerms
+from stopadvisor.policy.evidence import ExpectedTerms, ProfileShare, ServedTerms, SplitTerms
 from stopadvisor.policy.file import NO_DIGEST, POLICY_SCHEMA
 from stopadvisor.policy.frozen import MIXED_TASKS, policy_source
 from stopadvisor.policy.terms import (
@@ -38,7 +40,7 @@ from stopadvisor.policy.terms import (
     trigger_terms,
 )
 from stopadvisor.probes.asking import ProbePlan, cue_text
-from stopadvisor.probes.grouping import calibration_rows, has_groups
+from stopadvisor.probes.grouping import calibration_rows, group_numbers, has_groups
 from stopadvisor.probes.markers import RULE
 from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable
 from stopadvisor.probes.trajectories import Profile
@@ -47,7 +49,8 @@ from stopadvisor.rules.climb import Climb
 from stopadvisor.rules.costs import CACHE_BLOCK, Serving
 from stopadvisor.rules.drift import drift_features
 from stopadvisor.rules.families import FIXED_BUDGET, display_threshold
-from stopadvisor.rules.outcomes import measure_rule
+from stopadvisor.rules.losses import DIFFERS
+from stopadvisor.rules.outcomes import Outcome, measure, measure_rule
 from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.runs.access import open_test
@@ -55,13 +58,19 @@ from stopadvisor.runs.imported import IMPORTED
 from stopadvisor.runs.look_log import Look, timestamp
 from stopadvisor.runs.manifest import engine_of, recorded_sampling, versions_of
 from stopadvisor.runs.sources import Source
-from stopadvisor.stats.intervals import exact_interval
+from stopadvisor.stats.bounds import upper_limit
+from stopadvisor.stats.intervals import exact_interval, saving_band
 from stopadvisor.workload.questions import PARTS
 
 _STACKS: tuple[Serving, ...] = ("kv-fork", "prefix-cache", "black-box")
 """Other serving stacks for which a policy says what it saves."""
 _MOST_STORED = 2000
 """Calibration questions whose features go into the file, for drift to be measured against."""
+_MOST_SERVED = 500
+"""Calibration questions whose stops go into the file; drift too small to show with this many does
+not matter."""
+_MOST_BLOCKS = 1000
+"""Blocks of questions that are resampled together."""
 _FIGURES = (
     "total_saving_pct", "think_saving_pct", "uncut_saving_pct", "accuracy", "full_accuracy",
     "answer_saving_pct",
@@ -69,7 +78,31 @@ _FIGURES = (
 """Figures that are expected as calibration questions measure them, and test questions."""
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "torch", "transformers")
 
-__all__ = ["policy_terms"]
+__all__ = ["differs_limit", "expectation", "policy_terms", "served_features"]
+
+
+def expectation(
+    rule: ExportedRule, entered: CalibrationQuestions, settings: Settings, *, seed: int
+) -> tuple[Outcome, tuple[float, float]]:
+    """Measure an exported rule on the calibration questions that certified it.
+
+    Also return the 95 % band of its net saving in percent, at its threshold.
+    """
+    view = rule.scorer.view(entered)
+    curve = rule.scorer.curve(view, rule.order)
+    costs, full = rule.scorer.costs(view, settings.costing), settings.costing.full(entered)
+    index = rule.certificate.index
+    groups = group_numbers(entered)
+    n_blocks = min(int(groups.max()) + 1, _MOST_BLOCKS)
+    blocks = groups % n_blocks
+    band = saving_band(
+        curve.totals(costs, blocks, n_blocks),
+        np.bincount(blocks, full, n_blocks).astype(np.float64),
+        rng=np.random.default_rng(seed),
+    )
+    outcome = measure(view, curve.stops(index), costs, full, loss=settings.counted)
+    low, high = band[:, index]
+    return outcome, (float(low), float(high))
 
 
 def _expected(
@@ -385,3 +418,53 @@ def _drawn(manifest: Mapping[str, Any]) -> DrawnTerms | None:
     asked = {name: manifest["plan"][name] for name in ("greedy", "temperature")}
     plan = ProbePlan((), cue="", cap=1, max_think=1, **asked)
     return DrawnTerms(**asdict(Sampling.of(SimpleNamespace(**settings), plan)))
+
+
+# --- What traffic is compared with ----------------------------------------------------------------
+
+
+def differs_limit(rule: ExportedRule, entered: CalibrationQuestions, delta: float) -> float | None:
+    """Upper limit (Clopper-Pearson) of the share of replies that differ from full thinking's.
+
+    At the certified threshold alone, which the same questions chose.  None where the probes hold no
+    answers to compare.
+    """
+    view = rule.scorer.view(entered)
+    try:
+        counts = DIFFERS.of(view)
+    except CalibrationError:
+        return None
+    curve = rule.scorer.curve(view, np.array([rule.threshold]))
+    differing = int(curve.totals(counts)[0, 0].round())
+    return upper_limit(differing, view.n_questions, delta)
+
+
+def served_features(rule: ExportedRule, entered: CalibrationQuestions) -> ServedTerms:
+    """Where calibration questions stop, with their prompt lengths and first confidences.
+
+    Holds evenly spaced questions, one value each.  For a ladder `stop` is the number of the reply
+    that is served, -1 for the reference.
+    """
+    n = entered.n_questions
+    spaced: IntArray = np.linspace(0, n - 1, min(n, _MOST_SERVED)).astype(np.int64)
+    climb = rule.scorer.schedule
+    if isinstance(climb, Climb):
+        column, _ = climb.at(entered, rule.threshold)
+        served = np.where(column == entered.n_checkpoints - 1, -1, column)
+        return ServedTerms(_values(served[spaced]), _values(entered.prompt_tokens[spaced]))
+    view = rule.scorer.view(entered)
+    stops = rule.scorer.stops(view, rule.threshold)
+    positions = view.positions_at(range(view.n_checkpoints))
+    positions = np.broadcast_to(positions, (view.n_questions, view.n_checkpoints))
+    never = np.full((view.n_questions, 1), -1)
+    where = np.hstack([positions, never])[np.arange(view.n_questions), stops]
+    found = None
+    if rule.scorer.asking.before and view.n_checkpoints:
+        first = view.mean_logprob[:, 0][spaced]
+        known = view.live[:, 0][spaced] & np.isfinite(first)
+        found = _values(first[known])
+    return ServedTerms(_values(where[spaced]), _values(view.prompt_tokens[spaced]), found)
+
+
+def _values(numbers: FloatArray | IntArray) -> tuple[float, ...]:
+    return tuple(numbers.astype(float).tolist())

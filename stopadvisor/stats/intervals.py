@@ -18,7 +18,7 @@ from stopadvisor.ground.errors import CalibrationError
 
 __all__ = [
     "MOST_BLOCKS", "Interval", "block_sums", "exact_interval", "interval", "paired_difference",
-    "ratio_interval", "resample_counts",
+    "ratio_interval", "resample_counts", "saving_band",
 ]  # fmt: skip
 
 _EDGE = 1 - 1e-12
@@ -151,6 +151,42 @@ def ratio_interval(
         return None
     limits = ratio - highest * error, ratio - lowest * error
     return Interval(float(np.median(ratios)), limits)
+
+
+def saving_band(
+    costs: FloatArray, full: FloatArray, *, n_resamples: int = 1000, rng: np.random.Generator
+) -> FloatArray:
+    """95 % band of the net saving along a sequence, valid for a threshold chosen on the same data.
+
+    Parameters
+    ----------
+    costs : ndarray of float, shape (n_blocks, n_thresholds)
+    full : ndarray of float, shape (n_blocks,)
+        Cost of full thinking.
+
+    Returns
+    -------
+    ndarray of float, shape (2, n_thresholds)
+        Lower and upper limit in percent.
+
+    Notes
+    -----
+    Bootstraps the largest studentised deviation over thresholds, drawing blocks of questions with
+    replacement (Montiel Olea and Plagborg-Møller 2019, "Simultaneous confidence bands").  In
+    simulations of 100 to 400 questions the band held the saving at the certified threshold in 99 %
+    of data sets, and at all thresholds together in 86 to 93 %: where almost no question or almost
+    every question stops, the standard error is hardly estimable.
+    """
+    counts = resample_counts(len(full), n_resamples, rng=rng).astype(np.float64)
+    totals = counts @ full
+    resampled = 100 * (1 - (counts @ costs) / totals[:, None])  # (n_resamples, n_thresholds)
+    saving = 100 * (1 - costs.sum(axis=0) / full.sum())
+    error = resampled.std(axis=0, ddof=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        deviation = np.abs(resampled - saving) / error
+    largest = np.nan_to_num(deviation, posinf=0.0).max(axis=1)  # a constant saving cannot deviate
+    reach = float(np.quantile(largest, 0.95)) * error
+    return np.stack([saving - reach, np.minimum(saving + reach, 100.0)])  # no more can be saved
 
 
 def block_sums(values: FloatArray, units: IntArray | None = None) -> FloatArray:

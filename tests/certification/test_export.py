@@ -8,18 +8,28 @@ import numpy as np
 import pytest
 
 from stopadvisor.assessment.choice import Settings, choose
-from stopadvisor.certification.calibration import Calibration, calibrate
-from stopadvisor.certification.export import policy_terms
+from stopadvisor.certification.calibration import Calibration, ExportedRule, calibrate
+from stopadvisor.certification.export import (
+    differs_limit,
+    expectation,
+    policy_terms,
+    served_features,
+)
 from stopadvisor.certification.verification import scorer_of
 from stopadvisor.ground.fields import plain
 from stopadvisor.policy.shown import where_of
 from stopadvisor.policy.terms import PolicyTerms, trigger_of
+from stopadvisor.probes.outcomes import CalibrationQuestions, OpenQuestions
 from stopadvisor.probes.trajectories import profile, trajectory
+from stopadvisor.rules.costs import PAPER_WEIGHTS, full_counts
 from stopadvisor.rules.families import FIXED_BUDGET
+from stopadvisor.rules.outcomes import measure_rule
 from stopadvisor.rules.schedules import GridSchedule, schedule_of
 from stopadvisor.runs.sources import Source
+from stopadvisor.stats.bounds import upper_limit
+from stopadvisor.stats.intervals import saving_band
 from tests.frozen import drawn_source, look_of
-from tests.populations import POPULATIONS, sequence
+from tests.populations import POPULATIONS, renamed, sequence
 
 MIXED = POPULATIONS[0]
 SETTINGS = Settings(alpha=0.2, families=("confidence",))
@@ -114,3 +124,78 @@ def test_without_a_rule_there_is_no_trigger(source: Source) -> None:
     assert (terms.trigger, terms.budgets, terms.order) == (None, (), ())
     assert (terms.certificate, terms.expected) == (None, None)
     assert where_of(terms) is None
+
+
+# --- What is expected of a rule, and of its traffic -----------------------------------------------
+
+ALONE = Settings(alpha=0.15, families=("confidence",))
+
+
+def draw(n: int, seed: int, prefix: str = "c") -> OpenQuestions:
+    return renamed(MIXED.draw(n, np.random.default_rng(seed)), prefix)
+
+
+@pytest.fixture(scope="module")
+def rule() -> ExportedRule:
+    """The rule that `draw(160, 1)` certifies."""
+    chosen = choose(draw(160, 0, "f").as_fit(), 160, ALONE)
+    found = calibrate(chosen, draw(160, 1).as_calibration()).rule
+    assert found is not None
+    return found
+
+
+def test_the_rule_is_measured_on_the_questions_that_certified_it(rule: ExportedRule) -> None:
+    table = draw(160, 1).as_calibration()
+    found, saving_band95 = expectation(rule, table, ALONE, seed=0)
+    view = rule.scorer.view(table)
+    assert found == measure_rule(rule.scorer, rule.threshold, table, ALONE.costing)
+    assert found.losses == rule.certificate.losses
+    low, high = saving_band95
+    assert low < found.total_saving_pct < high
+    assert high - low < 30
+    assert expectation(rule, table, ALONE, seed=0)[1] == saving_band95
+    costs = rule.scorer.costs(view, ALONE.costing)
+    each = rule.scorer.curve(view, rule.order).totals(costs, np.arange(160), 160)
+    band = saving_band(
+        each, full_counts(table).weighed(PAPER_WEIGHTS), rng=np.random.default_rng(0)
+    )
+    assert saving_band95 == pytest.approx(band[:, rule.certificate.index])
+
+
+def test_traces_of_one_group_are_drawn_together(rule: ExportedRule) -> None:
+    """Five copies of each question say no more than one of each."""
+    table = draw(160, 1).as_calibration()
+    five = table.take(np.repeat(np.arange(160), 5))
+    assert len(set(five.groups)) == 160
+    one, other = (expectation(rule, questions, ALONE, seed=0)[1] for questions in (table, five))
+    assert other == pytest.approx(one)
+    alone = replace(five, groups=tuple(f"g{k}" for k in range(800)))
+    narrow = expectation(rule, alone, ALONE, seed=0)[1]
+    assert narrow[1] - narrow[0] < 0.6 * (one[1] - one[0])
+
+
+def test_yardsticks_are_read_at_the_certified_threshold(rule: ExportedRule) -> None:
+    entered = draw(300, 3).as_calibration()
+    view = rule.scorer.view(entered)
+    stops = rule.scorer.curve(view, np.array([rule.threshold])).stops(0)
+    served = served_features(rule, entered)
+    assert len(served.stop) == len(served.prompt_tokens) == 300
+    stopped = stops < view.n_checkpoints
+    assert [value >= 0 for value in served.stop] == stopped.tolist()
+    row = int(np.flatnonzero(stopped)[0])
+    assert served.stop[row] == view.positions_at(range(view.n_checkpoints))[0, stops[row]]
+    assert served.prompt_tokens == tuple(entered.prompt_tokens)
+    assert len(served.first_logprob or ()) == view.live[:, 0].sum()
+
+    codes = entered.outcomes.natural_code
+    assert codes is not None
+    unknown = CalibrationQuestions.of(
+        entered.observations, replace(entered.outcomes, natural_code=None)
+    )
+    assert differs_limit(rule, unknown, 0.05) is None
+    places = np.arange(300), np.minimum(stops, view.n_checkpoints - 1)
+    asked, right = view.answer_codes[places], view.correct[places]
+    differs = (asked != codes) | (asked < 0) | (right != entered.full_correct) | view.truncated
+    number = int((stopped & differs).sum())
+    assert 0 < number < 300
+    assert differs_limit(rule, entered, 0.05) == upper_limit(number, 300, 0.05)

@@ -93,7 +93,6 @@ TESTS: dict[str, str] = {
         "certification/test_refusals certification/test_calibration certification/test_two_traces "
         "certification/test_several"
     ),
-    "certification/expectation": "certification/test_expectation",
     "certification/looks": (
         "certification/test_looks studies/test_closed certification/test_groups"
     ),
@@ -208,13 +207,12 @@ EQUIVALENT: dict[str, str] = {
     "ground/printable : code < 65536 ->": "none of these is that one",
     "ground/printable _escape: code < 65536 ->": "none of these is that one",
     "rules/climb _support: -1 -> -2": "an answer that is none is in no run, whatever was before",
-    "certification/expectation saving_band: ddof=1 -> ddof=2": (
+    "stats/intervals saving_band: ddof=1 -> ddof=2": (
         "deviations are taken in units of the error, and their reach is turned back by it"
     ),
-    "certification/expectation saving_band: posinf=0.0 -> posinf=0.1": (
+    "stats/intervals saving_band: posinf=0.0 -> posinf=0.1": (
         "a tenth of an error is not among the largest deviations"
     ),
-    "certification/expectation : _RESAMPLES = 1000 ->": "a resample more is as good",
-    "certification/expectation : _MOST_BLOCKS = 1000 ->": "a block more is as good",
+    "certification/export : _MOST_BLOCKS = 1000 ->": "a block more is as good",
 }
 """Mutants that nothing can tell from the original, by how their description begins, and why."""
