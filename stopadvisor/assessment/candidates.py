@@ -347,13 +347,10 @@ def _learned(
     x = rung_features(table, columns, names)  # (n_questions, n_asked, n_features)
     rows, labels = rungs.served[:, list(columns)], fit.loss.of(table)[:, list(columns)] <= 0
 
-    def fitted(train: np.ndarray) -> LinearModel | None:
-        y = labels[train]
-        if y.size == 0 or y.all() or not y.any():
-            return None
-        return fit_logistic(x[train], y, names, ridge=_RIDGE)
+    def fitted(train: BoolArray) -> LinearModel:
+        return fit_logistic(x[train], labels[train], names, ridge=_RIDGE)
 
-    return score_by_folds(fit, rows, x, fitted)
+    return score_by_folds(fit, rows, x, labels, fitted)
 
 
 def _giving_up(

@@ -305,15 +305,12 @@ def score_learned(
     # Otherwise a question with many probes would outweigh several with few.
     share = rows / np.maximum(rows.sum(axis=1, keepdims=True), 1)
 
-    def fitted(train: BoolArray) -> LinearModel | None:
-        y = labels[train]
-        if y.size == 0 or y.all() or not y.any():
-            return None
+    def fitted(train: BoolArray) -> LinearModel:
         weights = share[train]
         weights = weights * (weights.size / weights.sum())
-        return fit_logistic(x[train], y, names, weights=weights, ridge=features.ridge)
+        return fit_logistic(x[train], labels[train], names, weights=weights, ridge=features.ridge)
 
-    found = score_by_folds(fit, rows, x, fitted)
+    found = score_by_folds(fit, rows, x, labels, fitted)
     if found is None:
         return None
     model, scores = found
@@ -321,28 +318,31 @@ def score_learned(
 
 
 def score_by_folds(
-    fit: FitData, rows: BoolArray, x: FloatArray, fitted: Callable[[BoolArray], LinearModel | None]
+    fit: FitData,
+    rows: BoolArray,
+    x: FloatArray,
+    labels: BoolArray,
+    fitted: Callable[[BoolArray], LinearModel],
 ) -> tuple[LinearModel, FloatArray] | None:
     """Fit a model on all rows, and score each question by one that never saw it.
 
+    None if some of the rows to fit on hold labels of one class only.
+
     Parameters
     ----------
-    rows : ndarray of bool, shape (n_questions, n_probes)
-        Probes that may be used for training.
+    rows, labels : ndarray of bool, shape (n_questions, n_probes)
+        Probes that may be used for training, and what is to be predicted.
     x : ndarray of float, shape (n_questions, n_probes, n_features)
     fitted : callable
-        Fits on some of the rows; None, and then the result is None, if they hold only one class.
+        Fits on some of the rows.
     """
-    model = fitted(rows)
-    if model is None:
+    parts = [rows, *(rows & (fit.folds != fold)[:, None] for fold in range(N_FOLDS))]
+    if any(labels[part].all() or not labels[part].any() for part in parts):
         return None
-    scores = np.empty(rows.shape)
+    model, scores = fitted(rows), np.empty(rows.shape)
     for fold in tracked("fitting a rule", range(N_FOLDS)):
         held = fit.folds == fold
-        part = fitted(rows & ~held[:, None])
-        if part is None:
-            return None
-        scores[held] = part.scores(x[held])
+        scores[held] = fitted(parts[fold + 1]).scores(x[held])
     return model, scores
 
 

@@ -118,8 +118,12 @@ def test_of_two_certified_rules_the_cheaper_is_exported_unless_the_simpler_is_ne
         assert found.rule.fit_saving_pct == pytest.approx(savings[found.rule.scorer.family])
 
 
-def test_both_sequences_together_are_false_with_at_most_delta() -> None:
+def test_both_sequences_together_are_false_with_at_most_delta(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Every threshold is bad here, most of them only just: whatever is certified is false."""
+    advice = "stopadvisor.certification.calibration.counted_labels"
+    monkeypatch.setattr(advice, lambda *_: None)  # takes most of the time
     families = ("confidence", FIXED_BUDGET)
     chosen = choose(draw(200, 30, "f").as_fit(), 100, Settings(alpha=0.15, families=families))
     truth = draw(40_000, 31)

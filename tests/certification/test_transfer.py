@@ -186,7 +186,8 @@ def test_the_certificate_is_false_with_at_most_delta(
 ) -> None:
     """250 targets of a law that is just above alpha where it matters, for one frozen source."""
     # Advice on more labels takes most of the time, and is not asked for here.
-    monkeypatch.setattr("stopadvisor.stats.bounds.labels_needed", lambda *_, **__: None)
+    advice = "stopadvisor.certification.calibration.counted_labels"
+    monkeypatch.setattr(advice, lambda *_: None)
     rng = np.random.default_rng(5)
     settings = Settings(alpha=alpha, families=("confidence",))
     source = drawn_source(EARLY, 400, "source", seed=4)
