@@ -121,7 +121,9 @@ def calibrate(
             continue  # too little of delta is left for a second test
         view = sequence.scorer.view(table)
         curve, saves = sequence.scorer.curve(view, sequence.thresholds), sequence.saves
-        result, need = _test(curve, view, saves, traces, choice.settings, delta, sequence, plan)
+        result, need = _certify_rule(
+            curve, view, saves, traces, choice.settings, delta, sequence, plan
+        )
         tested.append((sequence.scorer.family, result))
         if need is not None:
             needs.append(need)
@@ -165,7 +167,7 @@ def recalibrate(
     curve = scorer.curve(view, order)
     costs = scorer.costs(view, settings.costing)
     saves = curve.totals(costs)[0] < settings.costing.full(table).sum()
-    result, _ = _test(curve, view, saves, traces, settings, settings.delta)
+    result, _ = _certify_rule(curve, view, saves, traces, settings, settings.delta)
     tested = ((scorer.family, result),)
     refusal = result if isinstance(result, NotCertified) else None
     accuracy = float(table.full_correct.mean())
@@ -217,7 +219,7 @@ def _first_risk(
     return min(max(float(losses), 0.0) / table.n_questions, 0.999)
 
 
-def _test(
+def _certify_rule(
     curve: StopCurve,
     view: GradedTable,
     saves: BoolArray,
