@@ -11,11 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stopadvisor.ground.errors import ProbeError
+from stopadvisor.assessment.choice import Settings, choose
+from stopadvisor.ground.errors import CalibrationError, ProbeError
+from stopadvisor.paper.protocol import PaperSetting
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.table import EMPTY_ANSWER
 from stopadvisor.rules.families import STOP_SCALARS, display_threshold, rule_name
 from stopadvisor.rules.features import AUDIT_FEATURES, FEATURES, POSITION_FEATURES, feature_array
+from stopadvisor.rules.schedules import grid_view
 from stopadvisor.rules.scores import scalar_scores
 from tests.populations import FREE_FORM, POPULATIONS, with_own_positions
 
@@ -168,3 +171,35 @@ def test_an_unknown_feature_or_an_empty_schedule_is_refused() -> None:
 def test_thresholds_are_shown_as_people_know_them(family: str, linear: float, shown: float) -> None:
     assert display_threshold(family, linear) == shown
     assert rule_name(family) != family  # it has a name in words
+
+
+def test_a_grid_is_the_special_case() -> None:
+    table = FREE_FORM.draw(30, np.random.default_rng(1))
+    assert table.is_grid
+    assert table.positions.base is not None  # one row, shown for all questions
+    assert table.positions.strides[0] == 0
+    part = table.take(np.arange(5))
+    assert part.is_grid
+    assert part.positions.strides[0] == 0
+    assert np.array_equal(part.budgets, table.budgets)
+    ragged = draw(40, 0)
+    same = ragged.take(np.flatnonzero(ragged.positions[:, -1] >= 0)[:1])
+    assert same.is_grid  # one question is always on its own grid
+    assert not ragged.is_grid
+    with pytest.raises(ProbeError, match="positions of their own"):
+        _ = ragged.budgets
+
+
+def test_what_takes_a_grid_says_so() -> None:
+    table = draw(200, 0)
+    for name in ("budget_fraction", "checkpoint_index"):
+        with pytest.raises(ProbeError, match=f"'{name}' takes one grid"):
+            feature_array(table, names=(name,))
+    with pytest.raises(ProbeError, match="last-checkpoint reference needs one grid"):
+        table.with_reference("last-checkpoint")
+    with pytest.raises(ProbeError, match="one grid"):
+        PaperSetting.build(table)
+    with pytest.raises(ProbeError, match="no position in common"):
+        grid_view(table)
+    with pytest.raises(CalibrationError, match="no family can be measured"):
+        choose(table.as_fit(), 100, Settings(families=("learned", "confidence")))
