@@ -17,13 +17,12 @@ from stopadvisor.assessment.choice import Choice
 from stopadvisor.assessment.limits import Shares, labels_for, pass_probability
 from stopadvisor.assessment.rated import RulesOnFit, certification_probability, counted_labels
 from stopadvisor.assessment.settings import Settings
-from stopadvisor.ground.arrays import IntArray
 from stopadvisor.ground.errors import NothingToChoose
 from stopadvisor.ground.progress import tracked
 from stopadvisor.rules.losses import DIFFERS, LOST, Guarantee, LossName
-from stopadvisor.stats.adaptive_labels import LabelTest, walk
+from stopadvisor.stats.adaptive_labels import AskingPlan, walk
 from stopadvisor.stats.bounds import max_losses
-from stopadvisor.stats.label_sample import MOST_SAMPLED, labelled_first, most_lost_labelled
+from stopadvisor.stats.label_sample import MOST_SAMPLED
 
 __all__ = [
     "PROMISES", "LabelNeed", "LabelPlan", "LabelRow", "Promise", "label_needs", "plan_labels",
@@ -168,19 +167,14 @@ def label_needs(choice: Choice, *, shares: Sequence[float] = _SHARES_LOST) -> tu
     differs = sequence.curve.each(DIFFERS.of(sequence.view) > 0)  # (n_fit, n_thresholds)
     nobody, order = np.zeros(n, dtype=np.bool_), np.arange(n)
 
-    def mean(share: float, budget: int | None, planned: int = 0) -> tuple[float, float]:
+    def mean(share: float, budget: int | None, planned: int | None = None) -> tuple[float, float]:
         """Mean number of labels and saving; with `planned` labels a sample is tested."""
-        rng = np.random.default_rng(settings.seed)
+        plan, rng = AskingPlan(order, planned), np.random.default_rng(settings.seed)
         found = []
         for _ in range(_DRAWS):
-            counts = drawn = differs[rng.integers(len(differs), size=n)]
+            drawn = differs[rng.integers(len(differs), size=n)]
             lost = drawn & (rng.random(n) < share)[:, None]
-            allowed: IntArray | int = most
-            if planned:
-                counts = labelled_first(drawn, order, planned)
-                by_differing = most_lost_labelled(n, planned, settings.alpha, settings.delta)
-                allowed = by_differing[drawn.sum(axis=0)]
-            test = LabelTest(counts, lost & counts, allowed, sequence.savings)
+            test = plan.test(drawn, lost, sequence.savings, settings.alpha, settings.delta)
             end = walk([test], nobody, order, budget=budget)
             found.append((end.asked.size, end.saving([test])))
         labels, saving = np.mean(found, axis=0)

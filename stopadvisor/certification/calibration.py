@@ -19,11 +19,12 @@ from stopadvisor.certification.entering import (
     labels_to_name,
     unseen_rows,
 )
-from stopadvisor.certification.labelling import AskingPlan, may_be_lost
+from stopadvisor.certification.labelling import may_be_lost, tested_deltas
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable, require_calibration
 from stopadvisor.rules.losses import LOST, Guarantee
 from stopadvisor.rules.scorer import Scorer
+from stopadvisor.stats.adaptive_labels import AskingPlan
 from stopadvisor.stats.bounds import (
     Certified,
     NotCertified,
@@ -115,7 +116,7 @@ def calibrate(
     tested: list[tuple[str, Certified | NotCertified]] = []
     certified: list[tuple[ThresholdSequence, Certified]] = []
     needs: list[NotCertified] = []
-    deltas = choice.deltas(counted, traces) if plan is None else plan.deltas(choice)
+    deltas = choice.deltas(counted, traces) if plan is None else tested_deltas(choice, plan)
     for sequence, delta in zip(choice.sequences, deltas, strict=True):
         if tested and (delta == 0 or max_losses(counted, choice.settings.alpha, delta) < 0):
             continue  # too little of delta is left for a second test

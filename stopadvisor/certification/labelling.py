@@ -42,14 +42,19 @@ from stopadvisor.runs.labels import LabelFile
 from stopadvisor.runs.look_log import as_recorded, digests_of, read_log
 from stopadvisor.runs.replies import ReplyRecord
 from stopadvisor.runs.sources import Source
-from stopadvisor.stats.adaptive_labels import LabelForecast, LabelTest, asking_order, forecast, walk
-from stopadvisor.stats.bounds import Certified, NotCertified, last_passed, max_losses
-from stopadvisor.stats.label_sample import labelled_first, most_lost_labelled, sample_limit
+from stopadvisor.stats.adaptive_labels import (
+    AskingPlan,
+    LabelForecast,
+    LabelTest,
+    asking_order,
+    forecast,
+    preferred_sample,
+)
 
 __all__ = [
-    "AskingPlan", "Grades", "LabelCounts", "LabelRun", "LabelledRun", "Labelling", "asking_salt",
-    "at_worst", "check_partial", "label_request", "may_be_lost", "planned_labels",
-    "preferred_sample", "to_choose_by",
+    "Grades", "LabelCounts", "LabelRun", "LabelledRun", "Labelling", "asking_plan", "asking_salt",
+    "at_worst", "check_partial", "label_request", "label_tests", "may_be_lost", "planned_labels",
+    "tested_deltas", "to_choose_by",
 ]  # fmt: skip
 
 # --- The test with few labels ---------------------------------------------------------------------
@@ -113,133 +118,27 @@ def at_worst(table: CalibrationQuestions, grades: Grades) -> CalibrationQuestion
     return CalibrationQuestions.of(replace(table.observations, by_gold=None), outcomes)
 
 
-@dataclass(frozen=True)
-class AskingPlan:
-    """Which differing replies get labels; fixed before a label is read."""
-
-    order: IntArray  # (n_questions,) rows in the order of asking
-    labels: int | None = None
-    """At each threshold only the first N differing replies are labelled; None for all."""
-
-    @classmethod
-    def of(cls, choice: Choice, order: IntArray, planned: int | None = None) -> AskingPlan:
-        """Plan for a number of labels as fit questions prefer; without one, label all."""
-        if planned is None:
-            return cls(order)
-        sequence, settings = choice.sequences[0], choice.settings
-        return cls(
-            order,
-            preferred_sample(
-                sequence.curve.each(may_be_lost(sequence.view)),
-                sequence.savings,
-                (order.size, planned),
-                (settings.alpha, settings.delta),
-                rng=np.random.default_rng(settings.seed),
-            ),
-        )
-
-    @property
-    def is_sample(self) -> bool:
-        """Whether only a sample of the differing replies is labelled."""
-        return self.labels is not None and self.labels < self.order.size
-
-    def deltas(self, choice: Choice) -> tuple[float, ...]:
-        """Error probability of each sequence that is tested; their sum is at most delta."""
-        if not self.is_sample:
-            return choice.deltas(self.order.size)
-        # The test of a sample may use all of delta, so nothing is left for a second sequence.
-        return (choice.settings.delta, 0.0)[: len(choice.sequences)]
-
-    def labelled(self, differs: BoolArray) -> BoolArray:
-        """Which labels count at each threshold, (n_questions, n_thresholds)."""
-        if self.labels is None or not self.is_sample:
-            return differs
-        return labelled_first(differs, self.order, self.labels)
-
-    def most(self, differs: BoolArray, alpha: float, delta: float) -> IntArray:
-        """Most labelled replies that may be lost at each threshold; -1 where none may."""
-        n, n_thresholds = differs.shape
-        if self.labels is None or not self.is_sample:
-            return np.full(n_thresholds, max_losses(n, alpha, delta) if delta > 0 else -1)
-        if delta <= 0:
-            return np.full(n_thresholds, -1)
-        return np.asarray(most_lost_labelled(n, self.labels, alpha, delta)[differs.sum(axis=0)])
-
-    def certify(
-        self, differs: BoolArray, lost: BoolArray, alpha: float, delta: float
-    ) -> Certified | NotCertified:
-        """Test a sequence on a sample of the differing replies.
-
-        `differs` and `lost` have shape (n_questions, n_thresholds); `lost` includes replies without
-        a label.
-        """
-        n = len(differs)
-        counts, differing = (lost & self.labelled(differs)).sum(axis=0), differs.sum(axis=0)
-        most = self.most(differs, alpha, delta)
-        last = last_passed(counts <= most)
-        at = max(last, 0)
-        losses, d, labels = int(counts[at]), int(differing[at]), self.labels or n
-        if last < 0:
-            return NotCertified(
-                f"the most careful threshold already loses {losses} of the {min(d, labels)} "
-                f"labelled of {d} replies that differ among {n} calibration questions; at most "
-                f"{max(int(most[at]), 0)} are allowed",
-                None,
-                None,
-            )
-        upper = min(sample_limit(losses, d, n, labels, delta), alpha)
-        return Certified(last, alpha, delta, n, losses, upper, differing=d, planned_labels=labels)
+def asking_plan(choice: Choice, order: IntArray, planned: int | None = None) -> AskingPlan:
+    """Plan for a number of labels as fit questions prefer; without one, label all."""
+    if planned is None:
+        return AskingPlan(order)
+    sequence, settings = choice.sequences[0], choice.settings
+    sample = preferred_sample(
+        sequence.curve.each(may_be_lost(sequence.view)),
+        sequence.savings,
+        (order.size, planned),
+        (settings.alpha, settings.delta),
+        rng=np.random.default_rng(settings.seed),
+    )
+    return AskingPlan(order, sample)
 
 
-_SAMPLED = (0.6, 1.0)
-"""Sample sizes tried, as shares of the planned labels: the first differing replies change along the
-thresholds, and those of earlier thresholds use labels too."""
-_LOST = (1 / 8, 1 / 4, 1 / 2, 3 / 4)
-"""Shares of the differing replies that are assumed lost: nobody knows beforehand."""
-_DRAWS = 8
-_AHEAD = 0.5
-"""Points of saving by which a sample must lead, since it leaves no delta for a second rule."""
-
-
-def preferred_sample(
-    differs: BoolArray,
-    savings: FloatArray,
-    sizes: tuple[int, int],
-    level: tuple[float, float],
-    *,
-    rng: np.random.Generator,
-) -> int | None:
-    """How many of the differing replies to label at each threshold; None for all of them.
-
-    Simulates calibrations drawn from the fit questions, in which each differing reply is lost with
-    an assumed probability and labelling ends at the last planned label.
-
-    Parameters
-    ----------
-    differs : ndarray of bool, shape (n_fit, n_thresholds)
-        Of fit questions.
-    savings : ndarray of float, shape (n_thresholds,)
-        In percent.
-    sizes : tuple of int
-        Calibration questions, and labels that are planned.
-    level : tuple of float
-        Alpha and delta.
-    """
-    n, planned = sizes
-    nobody, order = np.zeros(n, dtype=np.bool_), np.arange(n)
-    samples = sorted({max(1, round(share * planned)) for share in _SAMPLED})
-    ways = [AskingPlan(order), *(AskingPlan(order, size) for size in samples if size < n)]
-    saved = np.zeros(len(ways))
-    for share in _LOST * _DRAWS:
-        drawn = differs[rng.integers(len(differs), size=n)]
-        lost = drawn & (rng.random(n) < share)[:, None]
-        for k, way in enumerate(ways):
-            labelled = way.labelled(drawn)
-            test = LabelTest(labelled, lost & labelled, way.most(drawn, *level), savings)
-            saved[k] += walk([test], nobody, order, budget=planned).saving([test])
-    best = int(saved.argmax())
-    leads = saved[best] - saved[0] > _AHEAD * len(_LOST) * _DRAWS
-    return ways[best].labels if leads else None
+def tested_deltas(choice: Choice, plan: AskingPlan) -> tuple[float, ...]:
+    """Error probability of each sequence that is tested; their sum is at most delta."""
+    if not plan.is_sample:
+        return choice.deltas(plan.order.size)
+    # The test of a sample may use all of delta, so nothing is left for a second sequence.
+    return (choice.settings.delta, 0.0)[: len(choice.sequences)]
 
 
 def label_tests(
@@ -247,11 +146,10 @@ def label_tests(
 ) -> tuple[LabelTest, ...]:
     """The tests of `certification.calibration`, before any label is known."""
     settings, found = choice.settings, []
-    for sequence, delta in zip(choice.sequences, plan.deltas(choice), strict=True):
+    for sequence, delta in zip(choice.sequences, tested_deltas(choice, plan), strict=True):
         differs = _at_thresholds(sequence.scorer, sequence.thresholds, table, may_be_lost)
-        most = plan.most(differs, settings.alpha, delta)
-        labelled, none = plan.labelled(differs), np.zeros_like(differs)
-        found.append(LabelTest(labelled, none, most, sequence.savings))
+        unknown = np.zeros_like(differs)
+        found.append(plan.test(differs, unknown, sequence.savings, settings.alpha, delta))
     return tuple(found)
 
 
@@ -392,7 +290,7 @@ class Labelling:
     def plan(self) -> AskingPlan:
         """Which labels count at which threshold, and the order of asking."""
         order = asking_order(self.questions.keys, self.salt)
-        return AskingPlan.of(self.choice, order, self.labels)
+        return asking_plan(self.choice, order, self.labels)
 
     @cached_property
     def _tests(self) -> tuple[LabelTest, ...]:

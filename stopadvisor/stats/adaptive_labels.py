@@ -15,8 +15,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
+from stopadvisor.stats.bounds import Certified, NotCertified, last_passed, max_losses
+from stopadvisor.stats.label_sample import labelled_first, most_lost_labelled, sample_limit
 
-__all__ = ["LabelForecast", "LabelTest", "LabelWalk", "asking_order", "forecast", "walk"]
+__all__ = [
+    "AskingPlan", "LabelForecast", "LabelTest", "LabelWalk", "asking_order", "forecast",
+    "preferred_sample", "walk",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -177,3 +182,117 @@ def forecast(
     return LabelForecast(
         now, saving_now, float(np.mean(labels)), float(np.mean(saving)), ranked[:enough]
     )
+
+
+# --- Which labels count ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AskingPlan:
+    """Which differing replies get labels; fixed before a label is read."""
+
+    order: IntArray  # (n_questions,) rows in the order of asking
+    labels: int | None = None
+    """At each threshold only the first N differing replies are labelled; None for all."""
+
+    @property
+    def is_sample(self) -> bool:
+        """Whether only a sample of the differing replies is labelled."""
+        return self.labels is not None and self.labels < self.order.size
+
+    def labelled(self, differs: BoolArray) -> BoolArray:
+        """Which labels count at each threshold, (n_questions, n_thresholds)."""
+        if self.labels is None or not self.is_sample:
+            return differs
+        return labelled_first(differs, self.order, self.labels)
+
+    def most(self, differs: BoolArray, alpha: float, delta: float) -> IntArray:
+        """Most labelled replies that may be lost at each threshold; -1 where none may."""
+        n, n_thresholds = differs.shape
+        if self.labels is None or not self.is_sample:
+            return np.full(n_thresholds, max_losses(n, alpha, delta) if delta > 0 else -1)
+        if delta <= 0:
+            return np.full(n_thresholds, -1)
+        return np.asarray(most_lost_labelled(n, self.labels, alpha, delta)[differs.sum(axis=0)])
+
+    def test(
+        self, differs: BoolArray, lost: BoolArray, savings: FloatArray, alpha: float, delta: float
+    ) -> LabelTest:
+        """The test of one sequence; shapes as of `LabelTest`."""
+        labelled = self.labelled(differs)
+        return LabelTest(labelled, lost & labelled, self.most(differs, alpha, delta), savings)
+
+    def certify(
+        self, differs: BoolArray, lost: BoolArray, alpha: float, delta: float
+    ) -> Certified | NotCertified:
+        """Test a sequence on a sample of the differing replies.
+
+        `differs` and `lost` have shape (n_questions, n_thresholds); `lost` includes replies without
+        a label.
+        """
+        n = len(differs)
+        counts, differing = (lost & self.labelled(differs)).sum(axis=0), differs.sum(axis=0)
+        most = self.most(differs, alpha, delta)
+        last = last_passed(counts <= most)
+        at = max(last, 0)
+        losses, d, labels = int(counts[at]), int(differing[at]), self.labels or n
+        if last < 0:
+            return NotCertified(
+                f"the most careful threshold already loses {losses} of the {min(d, labels)} "
+                f"labelled of {d} replies that differ among {n} calibration questions; at most "
+                f"{max(int(most[at]), 0)} are allowed",
+                None,
+                None,
+            )
+        upper = min(sample_limit(losses, d, n, labels, delta), alpha)
+        return Certified(last, alpha, delta, n, losses, upper, differing=d, planned_labels=labels)
+
+
+_SAMPLED = (0.6, 1.0)
+"""Sample sizes tried, as shares of the planned labels: the first differing replies change along the
+thresholds, and those of earlier thresholds use labels too."""
+_LOST = (1 / 8, 1 / 4, 1 / 2, 3 / 4)
+"""Shares of the differing replies that are assumed lost: nobody knows beforehand."""
+_DRAWS = 8
+_AHEAD = 0.5
+"""Points of saving by which a sample must lead, since it leaves no delta for a second rule."""
+
+
+def preferred_sample(
+    differs: BoolArray,
+    savings: FloatArray,
+    sizes: tuple[int, int],
+    level: tuple[float, float],
+    *,
+    rng: np.random.Generator,
+) -> int | None:
+    """How many of the differing replies to label at each threshold; None for all of them.
+
+    Simulates calibrations drawn from the fit questions, in which each differing reply is lost with
+    an assumed probability and labelling ends at the last planned label.
+
+    Parameters
+    ----------
+    differs : ndarray of bool, shape (n_fit, n_thresholds)
+        Of fit questions.
+    savings : ndarray of float, shape (n_thresholds,)
+        In percent.
+    sizes : tuple of int
+        Calibration questions, and labels that are planned.
+    level : tuple of float
+        Alpha and delta.
+    """
+    n, planned = sizes
+    nobody, order = np.zeros(n, dtype=np.bool_), np.arange(n)
+    samples = sorted({max(1, round(share * planned)) for share in _SAMPLED})
+    ways = [AskingPlan(order), *(AskingPlan(order, size) for size in samples if size < n)]
+    saved = np.zeros(len(ways))
+    for share in _LOST * _DRAWS:
+        drawn = differs[rng.integers(len(differs), size=n)]
+        lost = drawn & (rng.random(n) < share)[:, None]
+        for k, way in enumerate(ways):
+            test = way.test(drawn, lost, savings, *level)
+            saved[k] += walk([test], nobody, order, budget=planned).saving([test])
+    best = int(saved.argmax())
+    leads = saved[best] - saved[0] > _AHEAD * len(_LOST) * _DRAWS
+    return ways[best].labels if leads else None

@@ -34,10 +34,10 @@ for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):  # before numpy is imp
 import numpy as np  # noqa: E402
 from scipy import stats  # noqa: E402
 
-from stopadvisor.certification.labelling import AskingPlan, may_be_lost, preferred_sample  # noqa: E402
+from stopadvisor.certification.labelling import may_be_lost  # noqa: E402
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray  # noqa: E402
 from stopadvisor.rules.losses import LOST  # noqa: E402
-from stopadvisor.stats.adaptive_labels import LabelTest, walk  # noqa: E402
+from stopadvisor.stats.adaptive_labels import AskingPlan, LabelTest, preferred_sample, walk  # noqa: E402
 from stopadvisor.stats.bounds import last_passed  # noqa: E402
 from stopadvisor.stats.trinomial import limit_of_pairs, most_lost  # noqa: E402
 from tests.benchmarks.real_advisor import StopAdvisor  # noqa: E402

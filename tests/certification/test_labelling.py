@@ -11,18 +11,13 @@ import pytest
 from stopadvisor.answers.grading import Grader
 from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.certification.calibration import calibrate
-from stopadvisor.certification.labelling import (
-    AskingPlan,
-    Labelling,
-    at_worst,
-    check_partial,
-    to_choose_by,
-)
+from stopadvisor.certification.labelling import Labelling, at_worst, check_partial, to_choose_by
 from stopadvisor.collection.grades import GoldGrade, grade_by
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.outcomes import CalibrationQuestions, OpenQuestions
 from stopadvisor.rules.losses import LOST, Guarantee
 from stopadvisor.runs.replies import reply_table
+from stopadvisor.stats.adaptive_labels import AskingPlan
 from stopadvisor.stats.label_sample import most_lost_labelled
 from tests.populations import POPULATIONS, KnownPopulation, regraded, renamed
 from tests.rules.test_climb import MIXED, drawn

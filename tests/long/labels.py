@@ -15,11 +15,11 @@ from functools import cache
 import numpy as np
 
 from stopadvisor.assessment.choice import Choice, Settings, choose
-from stopadvisor.certification.labelling import AskingPlan, label_tests, to_choose_by
+from stopadvisor.certification.labelling import asking_plan, label_tests, to_choose_by
 from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.probes.outcomes import FitQuestions, OpenQuestions
 from stopadvisor.rules.losses import LOST
-from stopadvisor.stats.adaptive_labels import LabelTest, LabelWalk, asking_order, walk
+from stopadvisor.stats.adaptive_labels import AskingPlan, LabelTest, LabelWalk, asking_order, walk
 from stopadvisor.stats.label_sample import most_lost_labelled
 from stopadvisor.studies.rivals import draw_split
 from tests.benchmarks.real_advisor import StopAdvisor
@@ -96,7 +96,7 @@ def _measured(
         unplanned.append(walk(tests, unknown, order, budget=BUDGETS[-1]).saving(tests))
         ends = [(tests, end)]
         for budget in BUDGETS:
-            fewer = _tests(choice, table, AskingPlan.of(choice, order, budget))
+            fewer = _tests(choice, table, asking_plan(choice, order, budget))
             ends.append((fewer, walk(fewer, unknown, order, budget=budget)))
         planned.append([reached.saving(of) for of, reached in ends[1:]])
         violations += [_is_broken(of, reached, truths, alpha) for of, reached in ends]

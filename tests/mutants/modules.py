@@ -55,6 +55,7 @@ def suite_of(module: str) -> str:
 TESTS: dict[str, str] = {
     "paper/map": "studies/test_peak_gain",
     "paper/proxies": "paper studies/test_learned_rule studies/test_peak_gain",
+    "stats/adaptive_labels": "stats/test_adaptive_labels certification/test_labelling",
     "stats/bounds": "stats/test_bounds certification/test_refusals",
     "stats/intervals": "stats/test_intervals",
     "stats/reliability": "stats/test_reliability",
