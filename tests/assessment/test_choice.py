@@ -30,7 +30,7 @@ from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.losses import Guarantee
 from stopadvisor.rules.schedules import GridSchedule
-from stopadvisor.stats.bounds import max_losses, power, unspent
+from stopadvisor.stats.bounds import max_losses, unspent
 from tests.populations import POPULATIONS, regraded, renamed
 
 FREE_FORM = POPULATIONS[3]
@@ -241,13 +241,6 @@ def test_too_few_calibration_questions_are_infeasible(table: OpenQuestions) -> N
     assert found.probability == 0.0
     assert found.comparison.learned is not None
     assert not found.comparison.learned.feasible
-
-
-def test_the_chance_is_the_binomial_at_the_first_useful_threshold(light: Choice) -> None:
-    risks = [sequence.useful_risk for sequence in light.sequences]
-    pairs = zip(light.deltas(120), risks, strict=True)  # the second at what is left of delta
-    chances = [power(120, 0.15, delta, risk) for delta, risk in pairs if risk is not None]
-    assert light.probability == max(chances)
 
 
 def test_the_chance_of_a_second_rule_is_that_at_what_the_first_leaves_of_delta(
