@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from scipy import stats
 
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
@@ -155,26 +156,32 @@ Way = Callable[[BoolArray, BoolArray, int, np.random.Generator], IntArray]
 
 def last(passed: BoolArray) -> IntArray:
     """The one before the first that fails; `passed` is (runs, n_thresholds)."""
-    return np.where(passed.all(axis=1), passed.shape[1], passed.argmin(axis=1)) - 1
+    failed = np.where(passed.all(axis=1), passed.shape[1], passed.argmin(axis=1))
+    return np.asarray(failed - 1, dtype=np.int64)
 
 
-def labelled_losses(differs: BoolArray, lost: BoolArray, labels: int) -> tuple[IntArray, IntArray]:
-    """Lost among the first labelled, and replies that differ; (runs, n_thresholds)."""
-    place = differs.cumsum(axis=1, dtype=np.int16)
-    return (lost & (place <= labels)).sum(axis=1), place[:, -1].astype(np.int64)
+def places(differs: BoolArray) -> NDArray[np.int16]:
+    """Place of each reply that differs among those at its threshold."""
+    return np.asarray(differs.cumsum(axis=1, dtype=np.int16))
+
+
+def by_place(lost: BoolArray, place: NDArray[np.int16], labels: int) -> IntArray:
+    """The exact test of the first labelled."""
+    counts = (lost & (place <= labels)).sum(axis=1)
+    return last(counts <= most_lost_labelled(N, labels, ALPHA, DELTA)[place[:, -1]])
 
 
 def exactly(differs: BoolArray, lost: BoolArray, labels: int, rng: np.random.Generator) -> IntArray:
     """As it is done."""
-    counts, differing = labelled_losses(differs, lost, labels)
-    return last(counts <= most_lost_labelled(N, labels, ALPHA, DELTA)[differing])
+    return by_place(lost, places(differs), labels)
 
 
 def as_if_it_were_known(
     differs: BoolArray, lost: BoolArray, labels: int, rng: np.random.Generator
 ) -> IntArray:
     """Broken: tests the labelled alone, as if the share that differs were known, not counted."""
-    counts, differing = labelled_losses(differs, lost, labels)
+    place = places(differs)
+    counts, differing = (lost & (place <= labels)).sum(axis=1), place[:, -1].astype(np.int64)
     share = np.minimum(N * ALPHA / np.maximum(differing, 1), 1.0)
     chance = stats.binom.cdf(counts, np.minimum(differing, labels), share)
     return last((chance <= DELTA) | (differing <= N * ALPHA))
@@ -184,7 +191,8 @@ def by_whichever_number(
     differs: BoolArray, lost: BoolArray, labels: int, rng: np.random.Generator
 ) -> IntArray:
     """Broken: settles how many labels count after it has read them."""
-    tried = [exactly(differs, lost, m, rng) for m in range(labels // 3, 3 * labels, 8)]
+    place = places(differs)
+    tried = [by_place(lost, place, m) for m in range(labels // 3, 3 * labels, 4)]
     return np.asarray(np.max(tried, axis=0))
 
 
