@@ -155,7 +155,7 @@ def test_what_no_answer_could_show_is_refused_beforehand() -> None:
     refusal = refused_beforehand(choice, draw(3, 1).sealed())
     assert refusal is not None
     assert "3 calibration questions cannot show drop=0.2 at confidence 0.95" in refusal.reason
-    assert (refusal.labels_needed, refusal.assumed_risk) == (208, 0.005)  # as on fit, no gain
+    assert (refusal.labels_needed, refusal.assumed_risk) == (14, 0.005)  # as on fit, no gain
     # Four could: if each of them were gained.
     assert refused_beforehand(choice, draw(4, 1).sealed()) is None
 
