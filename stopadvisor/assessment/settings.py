@@ -10,22 +10,8 @@ from stopadvisor.ground.constants import DEFAULT_ALPHA, DEFAULT_DELTA, LARGE_ALP
 from stopadvisor.ground.errors import CalibrationError, ProbeError
 from stopadvisor.probes.table import GradedBy
 from stopadvisor.rules.climb import OnGiveUp
-from stopadvisor.rules.costs import (
-    CACHE_BLOCK,
-    LADDER,
-    PAPER_WEIGHTS,
-    REGIMES,
-    Costing,
-    Serving,
-    Weights,
-)
-from stopadvisor.rules.families import (
-    FAMILIES,
-    FIXED_BUDGET,
-    RUNG_FAMILIES,
-    STOP_SCALARS,
-    known_families,
-)
+from stopadvisor.rules.costs import LADDER, PAPER_WEIGHTS, REGIMES, Costing, Serving, Weights
+from stopadvisor.rules.families import FAMILIES, FIXED_BUDGET, RUNG_FAMILIES, STOP_SCALARS
 from stopadvisor.rules.losses import DIFFERS, LOSSES, LOST, Guarantee, Loss, LossName
 
 __all__ = [
@@ -164,15 +150,6 @@ class SettingsOverrides:
                 raise ProbeError(
                     f"{assessed.get('run')}: assessment.json is damaged ({error!r}); assess again"
                 ) from error
-            named = values.get("families", ())
-            left = known_families(named)
-            if left != named and self.families is None:
-                gone, run = ", ".join(sorted({*named} - {*left})), assessed.get("run")
-                again = f" --families {','.join(left)}" if left else ""
-                raise ProbeError(
-                    f"{run}: assessed with families that are gone ({gone}): run "
-                    f"`stopadvisor assess {run}{again}`, then calibrate"
-                )
         if self.on_give_up == "reply" and defaults and defaults["serving"] != LADDER:
             raise CalibrationError(
                 "--on-give-up reply: only a rule that climbs a ladder gives up, and these are "
@@ -184,21 +161,12 @@ class SettingsOverrides:
         return Settings(**values, **more)
 
 
-_ONLY = (
-    ("cache_block", CACHE_BLOCK),
-    ("bound", "exact"),
-    ("multiplicity", "fixed-sequence"),
-    ("group_claim", "groups"),
-)
-"""Settings of 0.1.0 that are constants now."""
-
-
 def _of_assessment(document: Mapping[str, Any]) -> dict[str, Any]:
     values: dict[str, Any] = {"alpha": document["alpha"], "delta": document["delta"]}
     if values["alpha"] is None:  # assessed without one
         del values["alpha"]
     if document["protocol"] == "deploy":
-        settings = {k: v for k, v in document["settings"].items() if (k, v) not in _ONLY}
+        settings = {k: v for k, v in document["settings"].items() if k != "cache_block"}
         if gone := settings.keys() - {f.name for f in fields(Settings)}:
             raise KeyError(*sorted(gone))
         settings["serving"] = document["recommendation"]["serving"]

@@ -6,11 +6,10 @@ Imports only the standard library: loading a policy needs this module.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 __all__ = [
     "AGREEMENT_FAMILIES", "FAMILIES", "FIXED_BUDGET", "LEARNED_FAMILIES", "RUNG_FAMILIES",
-    "SCALAR_FAMILIES", "STOP_SCALARS", "display_threshold", "known_families", "rule_name",
+    "SCALAR_FAMILIES", "STOP_SCALARS", "display_threshold", "rule_name",
 ]  # fmt: skip
 
 SCALAR_FAMILIES = ("confidence", "entropy", "run-stability", "confidence-leap")
@@ -37,11 +36,6 @@ RUNG_FAMILIES = ("rung", "cap", "rung-agreement", "rung-confidence", "rung-learn
 
 FAMILIES = (*LEARNED_FAMILIES, *STOP_SCALARS, FIXED_BUDGET)
 """Families that a policy for one trace may have."""
-
-
-def known_families(names: Iterable[str]) -> tuple[str, ...]:
-    """The families among these that this version has; older runs may name others."""
-    return tuple(name for name in names if name in (*FAMILIES, *RUNG_FAMILIES))
 
 
 def display_threshold(family: str, linear: float) -> float:

@@ -24,7 +24,6 @@ from stopadvisor.probes.outcomes import (
     OpenQuestions,
     SealedQuestions,
 )
-from stopadvisor.rules.families import known_families
 from stopadvisor.runs.directory import ARCHIVE, RunDirectory, archived_line, digest_of
 from stopadvisor.runs.look_log import (
     Look,
@@ -288,8 +287,6 @@ def _allows(look: Look, asked: Mapping[str, Any], *, own: bool) -> bool:
         # Lost answers differ too, so a certificate on lost ones may follow one on differing ones.
         del had["loss"]
     settled = had.pop("standing", had if own else None)
-    if settled and "families" in settled:  # no figure of these questions removed a family
-        settled = {**settled, "families": list(known_families(settled["families"]))}
     # How many labels count must be settled before any figure of these questions is shown.
     return (
         settled is not None

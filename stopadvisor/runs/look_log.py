@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from stopadvisor.ground.errors import CalibrationError, ProbeError
-from stopadvisor.ground.json_text import parse_json
+from stopadvisor.ground.json_text import parse_json, read_object
 from stopadvisor.runs.directory import ARCHIVE, MANIFEST, digest_of
 from stopadvisor.runs.storage import (
     append,
@@ -38,6 +38,7 @@ __all__ = [
     "record_regraded",
     "record_result",
     "record_shown",
+    "refuse_first_release",
     "timestamp",
     "write_look",
     "write_row",
@@ -222,12 +223,17 @@ def read_log(folder: Path) -> LookLog:
     return LookLog(tuple(looks), frozenset(shown), tuple(checks), regraded)
 
 
-def _checked_lines(folder: Path) -> list[bytes]:
+def refuse_first_release(folder: Path) -> None:
+    """Refuse a run that 0.1.0 assessed: nobody can tell what was shown of it."""
     if (folder / _LEDGER).exists():
         raise ProbeError(
             f"{folder / _LEDGER}: looks recorded by stopadvisor 0.1.0 are not read any more: go on "
-            "with 0.1.0, or probe into another --out"
+            "with 0.1.0, or assess the workload anew in a folder without old runs: --out new/RUN"
         )
+
+
+def _checked_lines(folder: Path) -> list[bytes]:
+    refuse_first_release(folder)
     lines, _ = finished_lines(folder / LOOKS)
     note = _note_of(folder)[1].get(_NOTE)
     if note is None:
@@ -253,10 +259,7 @@ def _digest(lines: Sequence[bytes]) -> str:
 def _note_of(folder: Path) -> tuple[Path | None, dict[str, Any]]:
     """The manifest of a run, or the note of an archive, with its content."""
     note = next((p for p in (folder / MANIFEST, folder / ARCHIVE) if p.exists()), None)
-    try:
-        return note, {} if note is None else dict(parse_json(note.read_bytes()))
-    except (OSError, ValueError, TypeError) as error:
-        raise ProbeError(f"{note}: cannot read: {error}") from error
+    return note, {} if note is None else read_object(note, ProbeError)
 
 
 # --- Writing --------------------------------------------------------------------------------------
@@ -265,7 +268,7 @@ def _note_of(folder: Path) -> tuple[Path | None, dict[str, Any]]:
 def write_row(folder: Path, row: Mapping[str, Any]) -> None:
     """Append a line, then note it in the run; the caller has read the log."""
     path = folder / LOOKS
-    set_aside_tail(path, folder / _PARTIAL)
+    set_aside_tail(path, _PARTIAL)
     append(path, encode(json.dumps(row, allow_nan=False) + "\n"))
     note, content = _note_of(folder)
     if note is not None:

@@ -7,6 +7,7 @@ outcomes, and the other parts sealed.
 from __future__ import annotations
 
 import hashlib
+import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stopadvisor.ground.errors import ProbeError
-from stopadvisor.ground.json_text import parse_json
+from stopadvisor.ground.json_text import parse_json, read_object
 from stopadvisor.probes.outcomes import FitQuestions, Outcomes, SealedQuestions
 from stopadvisor.probes.rungs import Rungs
 from stopadvisor.probes.table import GradedBy
@@ -33,6 +34,7 @@ from stopadvisor.runs.directory import (
     digest_of,
 )
 from stopadvisor.runs.ladder import Ladder, recorded_ladder
+from stopadvisor.runs.look_log import refuse_first_release
 from stopadvisor.runs.manifest import split_of
 from stopadvisor.runs.storage import make_folder, write_json_atomically
 from stopadvisor.workload.questions import PARTS, assign_parts, default_split
@@ -297,15 +299,10 @@ def read_calibration(folder: Path) -> dict[str, Any] | None:
 
 
 def _written_by(command: str, file: Path) -> dict[str, Any] | None:
-    try:
-        content = parse_json(file.read_bytes())
-    except FileNotFoundError:
+    refuse_first_release(file.parent)
+    if not os.path.exists(file):
         return None
-    except (OSError, ValueError) as error:
-        raise ProbeError(f"{file}: cannot be read: {error}; {command} again") from error
-    if not isinstance(content, dict):
-        raise ProbeError(f"{file}: not what {command} writes; {command} again")
-    return content
+    return read_object(file, ProbeError, f"; {command} again")
 
 
 def _of_run(run: RunDirectory) -> Source:

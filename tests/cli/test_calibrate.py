@@ -349,17 +349,6 @@ def test_bad_targets_are_one_line(call: Call) -> None:
     assert "looks.jsonl: line 1 is damaged" in call.refused(RUN, *CERTIFY)
 
 
-def test_an_assessment_with_a_family_that_is_gone_is_made_again(call: Call) -> None:
-    call(RUN, *LIGHT, command="assess")
-    assessed = json.loads((RUN / "assessment.json").read_bytes())
-    assessed["settings"]["families"].append("learned-boosted")
-    (RUN / "assessment.json").write_text(json.dumps(assessed), encoding="utf-8")
-    line = call.refused(RUN, *CERTIFY)
-    again = f"stopadvisor assess {RUN} --families confidence"
-    assert f"(learned-boosted): run `{again}`, then calibrate" in line
-    assert call(RUN, *FAST)[0] == 0
-
-
 def test_giving_up_means_nothing_on_a_trace(call: Call) -> None:
     line = call.refused(RUN, *CERTIFY, "--on-give-up", "reply")
     assert "--on-give-up reply: only a rule that climbs a ladder gives up" in line

@@ -36,5 +36,7 @@ def test_its_split_is_kept_and_its_policy_and_looks_are_refused(
     assert [parts.count(part) for part in (0, 1, 2)] == [82, 99, 59]  # fit, calibration, test
     with pytest.raises(PolicyError, match="schema 1 and 2 are not read any more"):
         load_policy(run / "policy.joblib")
-    refusal = Call(capsys).refused("calibrate", "run", *CERTIFY, "--families", "confidence")
-    assert "ledger.json: looks recorded by stopadvisor 0.1.0 are not read any more" in refusal
+    for command in (("calibrate", "run", *CERTIFY), ("report", "run")):
+        refusal = Call(capsys).refused(*command)
+        assert "ledger.json: looks recorded by stopadvisor 0.1.0 are not read any more" in refusal
+        assert "anew in a folder without old runs: --out new/RUN" in refusal
