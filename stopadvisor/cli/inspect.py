@@ -9,8 +9,9 @@ import click
 
 from stopadvisor.cli.parts.command import Command
 from stopadvisor.cli.parts.declare import OUTPUT, PATH, SIGNATURE, VERBOSE, declare, show
+from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import load_policy
-from stopadvisor.policy.run_policies import newest_policy
+from stopadvisor.policy.run_policies import current_policy, newest_policy
 from stopadvisor.policy.shown import inspected
 from stopadvisor.report.comparison import compared
 from stopadvisor.report.progress import progress_on
@@ -56,6 +57,10 @@ def command(
         path = newest_policy()
         with progress_on(sys.stderr, quiet=quiet) as progress:
             progress.remark(f"inspecting {path}, the policy written last")
+    if path.is_dir():
+        file = current_policy(path)
+        found = "without one: `stopadvisor calibrate` writes it" if file is None else f"with {file}"
+        raise PolicyError(f"{path}: expected a policy's file, got a folder {found}")
     policy = load_policy(path, require_signature=require_signature or None)
     if other is not None:
         second = load_policy(other, require_signature=require_signature or None)

@@ -63,6 +63,9 @@ def test_what_is_no_policy_is_one_line(call: Call) -> None:
     assert "bad.joblib: no such policy file" in call.refused("bad.joblib")
     Path("bad.joblib").write_bytes(b'{"schema": 99}')
     assert "newer StopAdvisor" in call.refused("bad.joblib")
+    assert "a policy's file, got a folder without one: `stopadvisor cal" in call.refused(".")
+    save(None)
+    assert "a policy's file, got a folder with policy.joblib" in call.refused(".")
 
 
 @pytest.mark.parametrize("name", TRIGGERS)
