@@ -62,8 +62,6 @@ class Grader:
     """Whether `grade_many` needs the questions."""
 
     def __init__(self, timeout_s: float = 5.0) -> None:
-        self.timeouts = 0
-        """Answers given up so far; each is graded False."""
         self._workers = Workers(1, timeout_s)
         self._verdicts: dict[tuple[str, str], bool] = {}
 
@@ -109,7 +107,6 @@ class Grader:
         try:
             replies = tracked("grading", self._workers.ask_each(requests), len(pairs))
             for pair, reply in zip(pairs, replies, strict=True):
-                self.timeouts += not reply
                 self._verdicts[pair] = reply == b"1"
         except NotReady as error:
             raise StopAdvisorError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,41 +27,31 @@ def grader() -> Iterator[Grader]:
 
 
 @pytest.mark.parametrize(
-    ("task", "gold", "answer", "right"),
+    ("task", "gold", "right", "wrong"),
     [
-        ("numeric", "42", " 42.0\n", True),
-        ("numeric", "1,000", "\\$1000", True),
-        ("numeric", "0.5", "\\frac{1}{2}", True),
-        ("numeric", "0.1", "0.10000000000000001", False),
-        ("numeric", "50", "50%", True),
-        ("numeric", "42", "43", False),
-        ("numeric", "42", "unknown", False),
-        ("choice", "(B)", "The answer is B) foo", True),
-        ("choice", "B", "(C)", False),
-        ("exact", "New York", " **new  york**.", True),
-        ("exact", "Paris", "London", False),
-        ("math", "42", "43", False),
-        ("math", "\\frac{1}{2}", "0.5", True),
-        ("math", "(1,2)", "(1,2)", True),
-        ("math", "(1,2)", "\\left( 1, 2 \\right)", True),
-        ("math", "(1,2)", "(2,1)", False),
-        ("math", "(1,2)", "[1,2]", False),
-        ("math", "(2,1)", "$(2,1)$", True),
-        ("math", "x^2+1", "1 + x^2", True),
-        ("math", "$x^2+1$", "\\boxed{1 + x^2}", True),
-        ("math", "5", "3x+5", False),
-        ("math", "\\text{Tuesday}", "tuesday", True),
-        ("math", "5", "$x=5$", True),
-        ("math", "\\sqrt{8}", "2\\sqrt{2}", True),
-        ("math", "2.5", "2 1/2", True),
-        ("math", "10.5", "2 1/2", False),
-        ("math", "42", "exactly 42 apples", True),
-        ("math", "\\frac{1}{", "1", False),
+        ("numeric", "42", [" 42.0\n"], ["43", "unknown"]),
+        ("numeric", "1,000", ["\\$1000"], []),
+        ("numeric", "0.5", ["\\frac{1}{2}"], []),
+        ("numeric", "0.1", [], ["0.10000000000000001"]),
+        ("numeric", "50", ["50%"], []),
+        ("choice", "(B)", ["The answer is B) foo"], ["(C)"]),
+        ("exact", "New York", [" **new  york**."], ["London"]),
+        ("math", "42", ["exactly 42 apples"], ["43"]),
+        ("math", "\\frac{1}{2}", ["0.5"], []),
+        ("math", "(1,2)", ["(1,2)", "\\left( 1, 2 \\right)", "$(1,2)$"], ["(2,1)", "[1,2]"]),
+        ("math", "x^2+1", ["1 + x^2"], []),
+        ("math", "$x^2+1$", ["\\boxed{1 + x^2}"], []),
+        ("math", "5", ["$x=5$"], ["3x+5"]),
+        ("math", "\\text{Tuesday}", ["tuesday"], []),
+        ("math", "\\sqrt{8}", ["2\\sqrt{2}"], []),
+        ("math", "2.5", ["2 1/2"], []),
+        ("math", "10.5", [], ["2 1/2"]),
+        ("math", "\\frac{1}{", [], ["1"]),
     ],
 )
-def test_verdicts(grader: Grader, task: str, gold: str, answer: str, right: bool) -> None:
-    assert grader.grade(task, gold, answer) is right
-    assert grader.timeouts == 0
+def test_verdicts(grader: Grader, task: str, gold: str, right: list[str], wrong: list[str]) -> None:
+    for answer in (*right, *wrong):
+        assert grader.grade(task, gold, answer) is (answer in right), answer
 
 
 @pytest.mark.parametrize(
@@ -137,14 +126,13 @@ def test_identical_items_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.slow
-def test_hanging_answers_are_killed_and_counted() -> None:
+def test_hanging_answers_are_killed() -> None:
     items = [("math", "\\frac{1}{2}", "\\frac{3}{6}"), ("math", "5", "2003^{2002^{2001}}")]
     with Grader(timeout_s=0.3) as grader:
         assert grader.grade_many(items) == [True, False]
-        assert grader.timeouts == 1
-        assert not grader.grade(*items[1])  # remembered
-        assert grader.timeouts == 1
         assert grader._workers.each[0]._process is None
+        assert not grader.grade(*items[1])
+        assert grader._workers.each[0]._process is None, "remembered"
 
 
 def test_works_outside_the_main_thread_and_from_anywhere_and_leaves_no_process(
@@ -161,22 +149,6 @@ def test_works_outside_the_main_thread_and_from_anywhere_and_leaves_no_process(
     graders.clear()  # nobody closed it
     gc.collect()
     assert process.poll() is not None
-
-
-def test_works_in_a_script_without_a_main_guard(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import sys\n"
-        f"sys.path.insert(0, {str(Path(grading.__file__).parents[2])!r})\n"
-        "from stopadvisor.answers.grading import Grader\n"
-        "grader = Grader()\n"
-        "print(grader.grade('math', 'x+1', '1+x'))\n"
-        "print('torch' in sys.modules, 'sympy' in sys.modules)\n"  # and no close: it ends at exit
-    )
-    command = [sys.executable, "-W", "error", str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    assert done.stdout.split() == ["True", "False", "False"]
-    assert done.stderr == ""
 
 
 def test_missing_math_verify_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
