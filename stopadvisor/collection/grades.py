@@ -6,8 +6,7 @@ rules or the gold change.  Questions without gold get no grade.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,14 +18,14 @@ from stopadvisor.probes.asking import RawTrace
 from stopadvisor.probes.records import Checkpoint, ProbeRecord
 from stopadvisor.runs.directory import RunDirectory, digest_of, line_of
 from stopadvisor.runs.look_log import record_regraded
-from stopadvisor.runs.replies import ReplyRecord, graded
+from stopadvisor.runs.replies import ReplyRecord
 from stopadvisor.runs.storage import lock_directory
+from stopadvisor.runs.verdicts import answers_of, grade_records, ungraded
 from stopadvisor.workload.questions import PARTS, Question, Workload, read_workload
 
 __all__ = [
     "GoldGrade", "SettledLabels", "answers_at", "as_graded", "check_graded_by", "check_grader",
-    "grade_by", "grade_records", "grade_traces", "regrade", "regrade_run", "remarks_on_grader",
-    "settle",
+    "grade_by", "grade_traces", "regrade", "regrade_run", "remarks_on_grader", "settle",
 ]  # fmt: skip
 
 
@@ -59,7 +58,7 @@ def grade_traces(
                 Checkpoint(
                     budget=p.budget,
                     answer=p.text,
-                    normalized="",
+                    normalized=normalize(question.task, p.text),
                     correct=None,
                     mean_logprob=p.mean_logprob,
                     mean_entropy=p.mean_entropy,
@@ -78,52 +77,7 @@ def grade_traces(
         )
         for question, trace in zip(questions, traces, strict=True)
     ]
-    return grade_records(records, grader, {q.key: q.text for q in questions})
-
-
-def grade_records(
-    records: Sequence[ProbeRecord], grader: Grades, questions: Mapping[str, str] | None = None
-) -> list[ProbeRecord]:
-    """Fill in normal forms and grades from the raw texts of new or old records.
-
-    `questions` are their texts by key, for a grader that reads them.
-    """
-    items: list[tuple[str, str, str | None]] = []
-    asked: list[str] = []
-    for record in records:
-        if record.gold is None:
-            continue
-        visible = (c.visible_answer for c in record.checkpoints)
-        written = [record.natural_answer, *(text for text in visible if text is not None)]
-        answers = [None if w is None else extract_natural(record.task, w) for w in written]
-        answers += [c.answer for c in record.checkpoints]
-        items += [(record.task, record.gold, answer) for answer in answers]
-        if grader.reads_questions:
-            asked += [_text_of(record, questions or {}, grader)] * len(answers)
-    grades = iter(grader.grade_many(items, asked))
-    labelled = []
-    for record in records:
-        verdicts: Iterator[bool | None] = itertools.repeat(None) if record.gold is None else grades
-        n_visible = sum(c.visible_answer is not None for c in record.checkpoints)
-        mine = [next(verdicts) for _ in range(1 + n_visible + len(record.checkpoints))]
-        untold = 0 if record.gold is None else mine.count(None)
-        if untold:
-            mine = [verdict is True for verdict in mine]
-        natural, *of_probes = mine
-        visible_verdicts, forced = iter(of_probes[:n_visible]), of_probes[n_visible:]
-        checkpoints = tuple(
-            replace(
-                c,
-                normalized=normalize(record.task, c.answer),
-                correct=verdict,
-                visible_correct=None if c.visible_answer is None else next(visible_verdicts),
-            )
-            for c, verdict in zip(record.checkpoints, forced, strict=True)
-        )
-        labelled.append(
-            replace(record, natural_correct=natural, checkpoints=checkpoints, cannot_tell=untold)
-        )
-    return labelled
+    return grade_records(records, grader, {q.key: q.text for q in questions})[0]
 
 
 def regrade(run: RunDirectory, grader: Grades, workload: Workload | None = None) -> int:
@@ -134,20 +88,20 @@ def regrade(run: RunDirectory, grader: Grades, workload: Workload | None = None)
     """
     run.repair()
     old = _records(run)
-    ungraded = next((record.id for record in old if record.is_graded and not record.gold), None)
-    if ungraded is not None:
+    no_gold = next((record.id for record in old if record.is_graded and not record.gold), None)
+    if no_gold is not None:
         raise ProbeError(
-            f"{run.path}: question {ungraded!r} was imported with its labels and has no gold: its "
+            f"{run.path}: question {no_gold!r} was imported with its labels and has no gold: its "
             "answers cannot be graded again"
         )
     asked = {q.key: q for q in workload.questions} if workload else {}
-    relabelled = []
+    again = []
     for record in old:
         question = asked.get(record.key)
         if question is not None and question.gold is not None:
             record = replace(record, gold=question.gold, task=question.task)
-        relabelled.append(record)
-    new = _graded_again(relabelled, grader, {key: q.text for key, q in asked.items()})
+        again.append(ungraded(record))
+    new, _ = grade_records(again, grader, {key: q.text for key, q in asked.items()})
     record_regraded(run.path, run.line_digests(), [digest_of(line_of(record)) for record in new])
     run.rewrite(new)
     run.annotate(grading=dict(grader.identity))
@@ -156,28 +110,6 @@ def regrade(run: RunDirectory, grader: Grades, workload: Workload | None = None)
 
 def _records(run: RunDirectory) -> Sequence[ProbeRecord | ReplyRecord]:
     return run.records() if run.ladder is None else run.replies()
-
-
-def _graded_again(
-    records: Sequence[ProbeRecord | ReplyRecord], grader: Grades, questions: Mapping[str, str]
-) -> Sequence[ProbeRecord | ReplyRecord]:
-    """Grade the records of a run as if they had no grades; `questions` as for `grade_records`."""
-    replies = [record.ungraded() for record in records if isinstance(record, ReplyRecord)]
-    probes = [record for record in records if isinstance(record, ProbeRecord)]  # never both
-    texts = [_text_of(each, questions, grader) for each in replies if grader.reads_questions]
-    return [*graded(replies, grader, texts)[0], *grade_records(probes, grader, questions)]
-
-
-def _text_of(
-    record: ProbeRecord | ReplyRecord, questions: Mapping[str, str], grader: Grades
-) -> str:
-    text = questions.get(record.key)
-    if text is None:
-        raise GraderError(
-            f"{grader.identity['grader']} reads the question, and that of {record.id!r} is "
-            "not in the workload's file"
-        )
-    return text
 
 
 def check_grader(run: RunDirectory, name: str | None) -> None:
@@ -240,13 +172,13 @@ def remarks_on_grader(run: RunDirectory) -> list[str]:
         and not (isinstance(r, ProbeRecord) and r.cannot_tell)
     ]
     with Grader() as by_gold:
-        compared = _graded_again(told, by_gold, {})
+        compared, _ = grade_records(list(map(ungraded, told)), by_gold)
     # Equal answers to a question count once, unreadable ones not at all.
     differ = {
         (record.key, form): mine != theirs
         for record, other in zip(compared, told, strict=True)
-        for (form, mine), (_, theirs) in zip(_grades(record), _grades(other), strict=True)
-        if form
+        for (answer, mine), (_, theirs) in zip(answers_of(record), answers_of(other), strict=True)
+        if (form := normalize(record.task, answer or ""))
     }
     remarks = [
         f"answers are graded by {name} (SHA-256 {grading['grader_sha256'][:12]}); on fit questions "
@@ -259,18 +191,6 @@ def remarks_on_grader(run: RunDirectory) -> list[str]:
             "count as wrong"
         )
     return remarks
-
-
-def _grades(record: ProbeRecord | ReplyRecord) -> Iterator[tuple[str, bool | None]]:
-    """Normal form and grade of each answer: forced ones, visible ones, the natural one."""
-    if isinstance(record, ReplyRecord):
-        yield from ((reply.normalized, reply.correct) for reply in record.rungs)
-        return
-    for c in record.checkpoints:
-        yield c.normalized, c.correct
-    written = [(c.visible_answer, c.visible_correct) for c in record.checkpoints]
-    for text, correct in (*written, (record.natural_answer, record.natural_correct)):
-        yield normalize(record.task, extract_natural(record.task, text or "") or ""), correct
 
 
 # --- Gold that people added to recorded answers --------------------------------------------------
@@ -329,11 +249,9 @@ def grade_by(
     records: Sequence[ProbeRecord | ReplyRecord], golds: Iterable[str], grader: Grader
 ) -> list[GoldGrade]:
     """Grade recorded answers by new gold, one for each record of a run."""
-    given = [replace(record, gold=gold) for record, gold in zip(records, golds, strict=True)]
-    replies = [record for record in given if isinstance(record, ReplyRecord)]
-    probes = [record for record in given if isinstance(record, ProbeRecord)]  # never both
-    of_replies = map(as_graded, graded(replies, grader)[0])
-    return [*of_replies, *map(as_graded, grade_records(probes, grader))]
+    again = zip(map(ungraded, records), golds, strict=True)
+    graded, _ = grade_records([replace(record, gold=gold) for record, gold in again], grader)
+    return list(map(as_graded, graded))
 
 
 def as_graded(record: ProbeRecord | ReplyRecord) -> GoldGrade:

@@ -7,7 +7,6 @@ the others are asked.  Nothing here shows an outcome.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -39,7 +38,6 @@ from stopadvisor.collection.probe_settings import (
 from stopadvisor.engines.engine_settings import EngineSettings, how_to_open
 from stopadvisor.ground.constants import TRUNCATED_WARN
 from stopadvisor.ground.errors import ProbeError
-from stopadvisor.ground.json_text import parse_json
 from stopadvisor.ground.progress import Progress
 from stopadvisor.policy.requests import RungAnswer
 from stopadvisor.policy.rung_policies import read_rungs
@@ -47,15 +45,16 @@ from stopadvisor.probes.asking import Check, ProbePlan, Prompt, Status
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.ladder import Ladder, Rung
 from stopadvisor.runs.manifest import build_manifest, describe_workload, run_path
-from stopadvisor.runs.replies import ReplyRecord, RungReply, graded, replies_by_rung
+from stopadvisor.runs.replies import ReplyRecord, RungReply, replies_by_rung
 from stopadvisor.runs.storage import (
     append,
     check_writable,
-    encode,
-    finished_lines,
+    finished_objects,
+    json_lines,
     lock_directory,
     set_aside_tail,
 )
+from stopadvisor.runs.verdicts import grade_records
 from stopadvisor.stats.binomial import binomial_tail
 from stopadvisor.workload.questions import PARTS, PartCounts, Question, Workload
 
@@ -239,17 +238,15 @@ class _Recording:
 
     def _read(self) -> None:
         """Read the replies of earlier calls."""
-        set_aside_tail(self.run.path / ASKED, self.run.path / "asked.partial")
+        set_aside_tail(self.run.path / ASKED, "asked.partial")
         if note := self.run.repair():
             self.replies.progress.remark(note)
         keys = {q.id: q.key for q in self.workload.questions}
-        for number, line in enumerate(finished_lines(self.run.path / ASKED)[0], start=1):
+        for where, row in finished_objects(self.run.path / ASKED):
             try:
-                row = parse_json(line)
                 name, key, column = row.pop("id"), row.pop("key"), row.pop("column")
                 answer = RungAnswer(**row)
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                where = f"{self.run.path / ASKED}:{number}"
+            except (KeyError, TypeError) as error:
                 raise ProbeError(f"{where}: not a reply: {error}") from error
             self._same(name, key, keys)
             self.replies.known[name, column] = answer
@@ -271,7 +268,7 @@ class _Recording:
         missing = self.replies.missing(questions, again=again)
         for question, column, answer in self.replies.arriving(missing):
             row = {"id": question.id, "key": question.key, "column": column, **asdict(answer)}
-            append(self.run.path / ASKED, encode(json.dumps(row, ensure_ascii=False) + "\n"))
+            append(self.run.path / ASKED, json_lines([row]))
             self._grade(question)
 
     def _grade(self, question: Question) -> None:
@@ -286,8 +283,8 @@ class _Recording:
             reply = (rung.name, text, normalize(task, text), None, answer.finished, *counts)
             replies.append(RungReply(*reply, answer.mean_logprob, answer.seconds))
         about = question.id, question.key, question.group, task, question.category, question.gold
-        texts = [question.text] if self.grader.reads_questions else []
-        self.run.append(graded([ReplyRecord(*about, tuple(replies))], self.grader, texts)[0])
+        record = ReplyRecord(*about, tuple(replies))
+        self.run.append(grade_records([record], self.grader, {question.key: question.text})[0])
         self.done.add(question.id)
 
     def _summary(self, new: int, seconds: float) -> ProbeSummary:

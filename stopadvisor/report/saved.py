@@ -28,7 +28,7 @@ from stopadvisor.assessment.frontier import (
 )
 from stopadvisor.certification.issue import CalibratedRun
 from stopadvisor.ground.errors import ProbeError, WorkloadError
-from stopadvisor.ground.json_text import parse_json
+from stopadvisor.ground.json_text import read_object
 from stopadvisor.ground.results import from_document, to_document
 from stopadvisor.paper.analysis import Assessed
 from stopadvisor.probes.records import ProbeRecord
@@ -314,10 +314,8 @@ def read_report(folder: Path) -> ReportData:
         )
     figures, saved = None, folder / FIGURES
     if saved.exists():
-        try:
-            figures = _parsed(Figures, parse_json(saved.read_bytes()), saved, "assess")
-        except (OSError, ValueError) as error:
-            raise ProbeError(f"{saved}: cannot be read: {error}; assess again") from error
+        content = read_object(saved, ProbeError, "; assess again")
+        figures = _parsed(Figures, content, saved, "assess")
     if figures is None or figures.assessment != _digest(folder):
         raise ProbeError(f"{saved}: not of this assessment.json; run {again} again")
     result = _parsed(AssessedRun, document, file, "assess")

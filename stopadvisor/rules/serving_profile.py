@@ -18,7 +18,7 @@ import scipy
 
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.ground.fields import Condition, Name, Positive, parse_as
-from stopadvisor.ground.json_text import parse_json
+from stopadvisor.ground.json_text import read_object
 from stopadvisor.rules.costs import SECONDS, Weights
 
 __all__ = [
@@ -190,10 +190,4 @@ def fit_costs(measurements: Sequence[Measurement], **fields: Any) -> ServingProf
 
 def read_serving_profile(path: Path) -> ServingProfile:
     """Read a file that `profile-serving` wrote; CalibrationError names the file and field."""
-    try:
-        data = parse_json(path.read_bytes())
-    except OSError as error:
-        raise CalibrationError(f"cannot read {path}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise CalibrationError(f"{path}: not JSON: {error}") from error
-    return ServingProfile.from_dict(data, str(path))
+    return ServingProfile.from_dict(read_object(path, CalibrationError), str(path))

@@ -3,5 +3,5 @@
 __all__ = [
     "access", "archives", "directory", "imported", "labels", "ladder", "look_log",
     "manifest", "prices", "recording", "replies", "samples",
-    "sources", "storage",
+    "sources", "storage", "verdicts",
 ]  # fmt: skip

@@ -8,7 +8,7 @@ replaces the file as a whole.
 from __future__ import annotations
 
 import hashlib
-import json
+import os
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stopadvisor.ground.errors import ProbeError
-from stopadvisor.ground.json_text import parse_json
+from stopadvisor.ground.json_text import read_object
 from stopadvisor.probes.asking import ProbePlan, RawTrace
 from stopadvisor.probes.outcomes import SealedQuestions
 from stopadvisor.probes.records import ProbeRecord, graded_table
@@ -39,6 +39,7 @@ from stopadvisor.runs.storage import (
     encode,
     finished_lines,
     finished_objects,
+    json_lines,
     replace_file,
     set_aside_tail,
     write_json_atomically,
@@ -109,16 +110,10 @@ class RunDirectory:
             `path` holds no run, or its manifest is damaged or was edited.
         """
         file = path / MANIFEST
-        try:
-            manifest = parse_json(file.read_bytes())
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise ProbeError(f"{path}: not a run directory, it holds no {MANIFEST}") from error
-        except OSError as error:
-            raise ProbeError(f"cannot read {file}: {error.strerror or error}") from error
-        except ValueError as error:
-            raise ProbeError(f"{file}: not JSON: {error}") from error
-        if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
-            schema = manifest.get("schema") if isinstance(manifest, dict) else manifest
+        if not os.path.exists(file):  # unlike Path.exists it raises nothing
+            raise ProbeError(f"{path}: not a run directory, it holds no {MANIFEST}")
+        manifest = read_object(file, ProbeError)
+        if (schema := manifest.get("schema")) != SCHEMA:
             raise ProbeError(f"{file}: field 'schema' must be {SCHEMA}, got {short(schema)}")
         try:
             is_unchanged = has_its_id(manifest)
@@ -239,14 +234,8 @@ class RunDirectory:
 
     def repair(self) -> str | None:
         """Move half-written last lines aside, before anything is appended; a remark if so."""
-        set_aside_tail(self.path / THINKING, self.path / PARTIAL)
-        number = len(finished_lines(self.probes_path)[0]) + 1
-        if not set_aside_tail(self.probes_path, self.path / PARTIAL):
-            return None
-        return (
-            f"{self.probes_path}: line {number} was half-written; "
-            f"moved to {PARTIAL}, its question is asked again"
-        )
+        set_aside_tail(self.path / THINKING, PARTIAL)
+        return set_aside_tail(self.probes_path, PARTIAL)
 
     def append(self, records: Sequence[ProbeRecord | ReplyRecord]) -> None:
         """Append records; all are on disk when this returns, or OutputError and none is."""
@@ -292,12 +281,15 @@ class KeptThinking:
 
 def keep_thinking(folder: Path, questions: Sequence[Question], traces: Sequence[RawTrace]) -> None:
     """Append the thinking of questions; of a question asked again, the last line counts."""
-    lines = []
-    for question, trace in zip(questions, traces, strict=True):
-        at = {p.budget: p.characters for p in trace.probes if not p.ended}
-        line = {"id": question.id, "thinking": trace.thinking, "characters": at}
-        lines.append(encode(json.dumps(line, ensure_ascii=False)) + b"\n")
-    append(folder / THINKING, b"".join(lines))
+    rows = (
+        {
+            "id": question.id,
+            "thinking": trace.thinking,
+            "characters": {p.budget: p.characters for p in trace.probes if not p.ended},
+        }
+        for question, trace in zip(questions, traces, strict=True)
+    )
+    append(folder / THINKING, json_lines(rows))
 
 
 def read_thinking(folder: Path, wanted: Container[str]) -> dict[str, KeptThinking]:

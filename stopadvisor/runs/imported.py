@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from stopadvisor.runs.ladder import Ladder
 from stopadvisor.runs.manifest import build_manifest
 from stopadvisor.runs.recording import Recorded, Recording
 from stopadvisor.runs.replies import ReplyRecord, RungReplies, replies_by_rung
-from stopadvisor.runs.storage import encode, make_folder, replace_file
+from stopadvisor.runs.storage import json_lines, make_folder, replace_file
 from stopadvisor.workload.converters import BENCHMARKS, Converted
 from stopadvisor.workload.logged import Gathered
 from stopadvisor.workload.questions import Question, Workload, read_workload
@@ -189,8 +188,7 @@ def write_log(kind: str, sources: Sequence[Path], gathered: Gathered, out: Path)
 
 
 def _written(lines: Sequence[Mapping[str, Any]], out: Path) -> Workload:
-    text = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines)
-    replace_file(out, encode(text))
+    replace_file(out, json_lines(lines))
     return read_workload(out)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -15,7 +14,14 @@ from stopadvisor.ground.errors import OutputError, ProbeError
 from stopadvisor.ground.printable import csv_cell, short_repr
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.look_log import timestamp
-from stopadvisor.runs.storage import append, encode, finished_objects, replace_file, set_aside_tail
+from stopadvisor.runs.storage import (
+    append,
+    encode,
+    finished_objects,
+    json_lines,
+    replace_file,
+    set_aside_tail,
+)
 from stopadvisor.workload.lines import read_rows, refuse, text_field
 from stopadvisor.workload.logged import read_table
 
@@ -108,12 +114,7 @@ class LabelFile:
 
     def repair(self) -> str | None:
         """Move a half-written last line aside; returns a remark if there was one."""
-        if not set_aside_tail(self.path, self.path.with_name(PARTIAL)):
-            return None
-        return (
-            f"{self.path}: the last line was half-written; moved to {PARTIAL}, its question is "
-            "asked again"
-        )
+        return set_aside_tail(self.path, PARTIAL)
 
     def _named(self, label: Label) -> dict[str, Any]:
         return {
@@ -125,9 +126,8 @@ class LabelFile:
         }
 
     def _append(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        if text:
-            append(self.path, encode(text))
+        if lines := json_lines(rows):
+            append(self.path, lines)
 
     def _check(self, row: Mapping[str, Any], where: str) -> None:
         for field in ("run", "id", "key", "labeller"):
@@ -171,16 +171,15 @@ def write_sheet(path: Path, sheets: Sequence[LabelSheet], run: RunDirectory) -> 
         for sheet in sheets
     ]
     if path.suffix == ".jsonl":
-        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    else:
-        out = StringIO()
-        writer = csv.DictWriter(out, _SHEET, lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            row["answers"] = " | ".join(row["answers"])
-            writer.writerow({name: csv_cell(value) for name, value in row.items()})
-        text = out.getvalue()
-    replace_file(path, encode(text))
+        replace_file(path, json_lines(rows))
+        return
+    out = StringIO()
+    writer = csv.DictWriter(out, _SHEET, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        row["answers"] = " | ".join(row["answers"])
+        writer.writerow({name: csv_cell(value) for name, value in row.items()})
+    replace_file(path, encode(out.getvalue()))
 
 
 def read_sheet(path: Path, run: RunDirectory, labeller: str) -> list[Label]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stopadvisor.ground.errors import CalibrationError
-from stopadvisor.ground.json_text import parse_json
+from stopadvisor.ground.json_text import read_object
 from stopadvisor.rules.costs import LADDER, MONEY, Weights, mean_context
 from stopadvisor.rules.families import RUNG_FAMILIES
 from stopadvisor.rules.losses import DIFFERS, DROP
@@ -31,14 +31,7 @@ from stopadvisor.rules.serving_profile import SERVING_PROFILE, read_serving_prof
 from stopadvisor.runs.sources import Source
 from stopadvisor.runs.storage import replace_file
 
-__all__ = [
-    "LOCAL_GPU",
-    "PriceRequest",
-    "computed_weights",
-    "default_settings",
-    "keep_model_files",
-    "read_config",
-]
+__all__ = ["LOCAL_GPU", "PriceRequest", "computed_weights", "default_settings", "keep_model_files"]
 
 LOCAL_GPU = "local"
 MODEL_CONFIG = "model-config.json"
@@ -163,12 +156,12 @@ def _config(asked: str | None, source: Source) -> tuple[str, Mapping[str, Any]]:
     if asked in PRESETS:
         return f"a dense model of {asked.upper()} with grouped queries", PRESETS[asked]
     if asked is not None:
-        return asked, read_config(Path(asked))
+        return asked, read_object(Path(asked), CalibrationError)
     if source.model is not None:
         kept = source.folder / MODEL_CONFIG
         file = kept if kept.is_file() else _config_file(source.model)
         if file is not None:
-            return source.model, read_config(file)
+            return source.model, read_object(file, CalibrationError)
     return _dense("this run's model is not known here"), PRESETS["8b"]
 
 
@@ -181,16 +174,3 @@ def _config_file(model: str) -> Path | None:
     hub = Path(os.environ.get("HF_HUB_CACHE", home / "hub"))
     kept = hub.glob(f"models--{model.replace('/', '--')}/snapshots/*/config.json")
     return max(kept, key=lambda file: file.stat().st_mtime, default=None)
-
-
-def read_config(file: Path) -> Mapping[str, Any]:
-    """Read a model's config; raises CalibrationError if it cannot be read."""
-    try:
-        config = parse_json(file.read_bytes())
-    except OSError as error:
-        raise CalibrationError(f"cannot read {file}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise CalibrationError(f"{file}: not JSON: {error}") from error
-    if not isinstance(config, Mapping):
-        raise CalibrationError(f"{file}: expected a JSON object, got {config!r}")
-    return config

@@ -18,15 +18,10 @@ from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeVar
 
 from stopadvisor.answers.grading import Grades
-from stopadvisor.answers.normal_form import (
-    NORMALIZER,
-    TASKS,
-    extract_natural,
-    guess_task,
-    normalize,
-)
+from stopadvisor.answers.normal_form import NORMALIZER, TASKS, guess_task, normalize
 from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.probes.records import Checkpoint, Graded, ProbeRecord
+from stopadvisor.runs.verdicts import grade_records
 from stopadvisor.workload.lines import messages_field, read_rows, refuse, text_field
 from stopadvisor.workload.questions import ASSUMED_TASK, content_key, name_key, require_usable_gold
 
@@ -131,11 +126,12 @@ def read_recording(
     markers = _unshared_positions(records)
     if markers is not None:
         records = list(map(_at_markers, lines, records, markers))
-    graded, n_graded = _grade(lines, records, grader)
+    questions = _questions(lines, records) if grader.reads_questions else {}
+    graded, n_graded = grade_records(records, grader, questions)
     recorded = any(_brings_labels(line) for line in lines)
     grading = LABELS_AS_RECORDED if recorded else dict(grader.identity)
     sha256 = hashlib.sha256(data).hexdigest()
-    return Recording(path, sha256, graded, n_graded, grading, markers is not None)
+    return Recording(path, sha256, tuple(graded), n_graded, grading, markers is not None)
 
 
 def _entropy_source(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
@@ -426,39 +422,13 @@ def _unshared_positions(records: Sequence[ProbeRecord]) -> list[tuple[int, ...]]
     return [tuple(p for p in positions if p not in shared) for positions in asked]
 
 
-def _grade(
-    lines: Sequence[RecordedObject], records: Sequence[ProbeRecord], grader: Grades
-) -> tuple[tuple[ProbeRecord, ...], int]:
-    """Fill in the labels that were not recorded; also returns their number."""
-    items: list[tuple[str, str, str | None]] = []
-    asked: list[str] = []
+def _questions(lines: Sequence[RecordedObject], records: Sequence[ProbeRecord]) -> dict[str, str]:
+    """Texts of the questions with gold, by key, for a user's function; no line may have labels."""
+    texts = {}
     for line, record in zip(lines, records, strict=True):
-        answers: list[str | None] = []
-        if record.gold:
-            if record.natural_correct is None:
-                answers = [extract_natural(record.task, record.natural_answer or "")]
-            answers += [c.answer for c in record.checkpoints if c.correct is None]
-            items += [(record.task, record.gold, answer) for answer in answers]
-        if not grader.reads_questions:
-            continue
         if _brings_labels(line):
             expected = "no label, here or in 'checkpoints', because --grader says what is right"
             line.refuse("natural_correct", expected, "recorded labels", shown=True)
-        if answers:
-            question = messages_field(line.fields, line.where)[0][-1]["content"]
-            asked += [question] * len(answers)
-    verdicts = iter(grader.grade_many(items, asked))
-
-    def graded(record: ProbeRecord) -> ProbeRecord:
-        labels = [record.natural_correct, *(c.correct for c in record.checkpoints)]
-        told = [next(verdicts) if label is None else label for label in labels]
-        natural, *forced = (label is True for label in told)
-        checkpoints = zip(record.checkpoints, forced, strict=True)
-        return replace(
-            record,
-            natural_correct=natural,
-            checkpoints=tuple(replace(c, correct=label) for c, label in checkpoints),
-            cannot_tell=told.count(None),
-        )
-
-    return tuple(graded(r) if r.gold else r for r in records), len(items)
+        if record.gold:
+            texts[record.key] = messages_field(line.fields, line.where)[0][-1]["content"]
+    return texts

@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -33,13 +33,14 @@ from stopadvisor.runs.recording import (
     label_or_gold,
     question_fields,
 )
+from stopadvisor.runs.verdicts import grade_records
 from stopadvisor.workload.lines import read_rows, refuse
 from stopadvisor.workload.logged import LogContent, Logged, open_log
 from stopadvisor.workload.questions import ASSUMED_TASK
 
 __all__ = [
     "ReplyRecord", "RungReplies", "RungReply",
-    "graded", "read_replies", "read_reply_logs", "replies_by_rung", "reply_table",
+    "read_replies", "read_reply_logs", "replies_by_rung", "reply_table",
 ]  # fmt: skip
 
 _NEVER = 2**40
@@ -95,14 +96,6 @@ class ReplyRecord:
                 leader, *_, first = so_far.add(form, made if len(samples) > 1 else 0)
                 found.append(None if leader is None else self.rungs[first])
         return found
-
-    def ungraded(self) -> ReplyRecord:
-        """The record without grades, and with its answers in their present normal form."""
-        rungs = (
-            replace(each, normalized=normalize(self.task, each.answer), correct=None)
-            for each in self.rungs
-        )
-        return replace(self, rungs=tuple(rungs))
 
     def to_json(self) -> str:
         """One line of JSON, keys in the order of the fields."""
@@ -268,32 +261,9 @@ def _recorded(
         if (other := first.setdefault(record.id, line.where)) != line.where:
             line.refuse("id", f"a question once, it is in {other} too", record.id)
         records.append(record)
-    made, n_graded = graded(records, grader)
+    made, n_graded = grade_records(records, grader)
     grading = LABELS_AS_RECORDED if brings_labels else dict(grader.identity)
     return Recorded(path, sha256, tuple(made), n_graded, grading)
-
-
-def graded(
-    records: Sequence[ReplyRecord], grader: Grades, texts: Sequence[str] = ()
-) -> tuple[list[ReplyRecord], int]:
-    """Grade replies that have gold and no label; also return how many.
-
-    `texts` are the questions of the records, for a grader that reads them.
-    """
-    rows = [
-        (k, record.task, record.gold, reply.answer)
-        for k, record in enumerate(records)
-        for reply in record.rungs
-        if record.gold and reply.correct is None
-    ]
-    items = [row[1:] for row in rows]
-    verdicts = iter(grader.grade_many(items, [texts[row[0]] for row in rows] if texts else []))
-
-    def right(reply: RungReply) -> RungReply:
-        return replace(reply, correct=next(verdicts) is True) if reply.correct is None else reply
-
-    made = [replace(r, rungs=tuple(map(right, r.rungs))) if r.gold else r for r in records]
-    return made, len(items)
 
 
 def _rungs_of(line: RecordedObject, ladder: Ladder) -> list[RecordedObject]:

@@ -8,7 +8,7 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ __all__ = [
     "encode",
     "finished_lines",
     "finished_objects",
+    "json_lines",
     "lock_directory",
     "lock_neighbours",
     "make_folder",
@@ -167,27 +168,35 @@ def append(path: Path, data: bytes) -> None:
         ) from error
 
 
-def set_aside_tail(path: Path, partial: Path) -> bool:
-    """Move a half-written last line to the end of `partial`, before anything is appended.
+def set_aside_tail(path: Path, partial: str) -> str | None:
+    """Move a half-written last line to the end of a file next to it, before anything is appended.
 
-    Returns whether there was one.
+    `partial` is the name of that file.  Returns a remark if there was such a line.
     """
     if not path.exists():
-        return False
+        return None
     try:
         whole, _, tail = path.read_bytes().rpartition(b"\n")
         if not tail:
-            return False
+            return None
         if _is_object(tail):  # only the line feed is missing
             append(path, b"\n")
-            return False
-        with open(partial, "ab", opener=no_follow) as file:
+            return None
+        with open(path.with_name(partial), "ab", opener=no_follow) as file:
             file.write(tail + b"\n")
         with open(path, "r+b", opener=no_follow) as file:
             file.truncate(len(whole) + 1 if whole else 0)
     except OSError as error:
         raise OutputError(f"cannot repair {path}: {error.strerror or error}") from error
-    return True
+    number = whole.count(b"\n") + 1 + bool(whole)
+    return (
+        f"{path}: line {number} was half-written; moved to {partial}, its question is asked again"
+    )
+
+
+def json_lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
+    """Write objects as JSON Lines."""
+    return b"".join(encode(json.dumps(row, ensure_ascii=False) + "\n") for row in rows)
 
 
 def finished_lines(path: Path) -> tuple[list[bytes], bool]:

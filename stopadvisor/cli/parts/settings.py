@@ -23,13 +23,14 @@ from stopadvisor.cli.parts.declare import (
 )
 from stopadvisor.ground.constants import DEFAULT_DELTA
 from stopadvisor.ground.errors import CalibrationError
+from stopadvisor.ground.json_text import read_object
 from stopadvisor.rules.climb import OnGiveUp
 from stopadvisor.rules.costs import MONEY, REGIMES, Weights
 from stopadvisor.rules.losses import LOSSES, LOST, Guarantee
 from stopadvisor.rules.model_shape import PRESETS, model_shape
 from stopadvisor.rules.roofline import ACCELERATORS, DEFAULT_IN_FLIGHT
 from stopadvisor.rules.serving_profile import SERVING_PROFILE, read_serving_profile
-from stopadvisor.runs.prices import LOCAL_GPU, PriceRequest, read_config
+from stopadvisor.runs.prices import LOCAL_GPU, PriceRequest
 
 __all__ = [
     "ALPHA", "DELTA", "DESPITE", "GUARANTEES", "PRICING", "overrides", "price_request",
@@ -227,7 +228,7 @@ def _model_config(text: str) -> str:
     """Refuse a config that gives no price, before anything is probed."""
     try:
         if text not in PRESETS:
-            model_shape(read_config(Path(text)))
+            model_shape(read_object(Path(text), CalibrationError))
     except CalibrationError as error:
         raise ValueError(str(error)) from error
     return text
