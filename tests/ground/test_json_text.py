@@ -12,7 +12,7 @@ from stopadvisor.collection import probing
 from stopadvisor.ground.errors import StopAdvisorError
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.rules.serving_profile import read_serving_profile
-from stopadvisor.runs.sources import read_assessment, read_calibration
+from stopadvisor.runs.sources import read_calibration
 from stopadvisor.serving.answer_file import AnswerFile
 from stopadvisor.serving.serve_settings import AuditSettings
 from stopadvisor.workload.lines import read_rows
@@ -28,7 +28,6 @@ def _answers(file: Path) -> None:
 
 READERS: dict[str, Callable[[Path], Any]] = {
     "calibration.json": lambda file: read_calibration(file.parent),
-    "assessment.json": lambda file: read_assessment(file.parent),
     "preflight.json": probing._passed,
     "answers.jsonl": _answers,
     "profile.json": read_serving_profile,

@@ -16,11 +16,11 @@ import pytest
 
 from stopadvisor.ground.errors import OutputError, ProbeError
 from stopadvisor.probes.asking import ProbePlan
-from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest, engine_of, identity_of, run_id, run_path
 from stopadvisor.runs.storage import lock_directory, write_json_atomically
 from stopadvisor.workload.questions import PARTS, read_workload
+from tests.probes.test_records import record
 from tests.scripted import ScriptedEngine, write_sums
 
 PLAN = ProbePlan(budgets=(0, 16, 64), cue="\n\nFinal answer:", max_think=256)
@@ -33,27 +33,6 @@ def make_manifest(tmp_path: Path, n: int = 40, plan: ProbePlan = PLAN, **changes
     return build_manifest(engine.identity(), plan, workload, **changes)
 
 
-def record(name: str, sample: int = 0, **changes: Any) -> ProbeRecord:
-    fields: dict[str, Any] = {
-        "id": name,
-        "key": name * 4,
-        "group": None,
-        "sample": sample,
-        "task": "numeric",
-        "category": None,
-        "gold": "1",
-        "prompt_tokens": 3,
-        "suffix_tokens": 2,
-        "trace_tokens": 30,
-        "finish": "stop",
-        "natural_answer": "1",
-        "natural_correct": True,
-        "natural_answer_tokens": 2,
-        "checkpoints": (),
-    }
-    return ProbeRecord(**{**fields, **changes})
-
-
 @pytest.fixture
 def run(tmp_path: Path) -> RunDirectory:
     path = tmp_path / "run"
@@ -64,22 +43,9 @@ def run(tmp_path: Path) -> RunDirectory:
 # --- The id ---------------------------------------------------------------------------------------
 
 
-def test_manifest_holds_what_decides_the_outcome(tmp_path: Path) -> None:
-    manifest = make_manifest(tmp_path)
-    assert manifest["engine"]["model_revision"] == "r1"
-    assert manifest["engine"].keys() >= {"tokenizer_sha256", "template_sha256", "dtype", "device"}
-    assert manifest["plan"].keys() >= {"budgets", "cue", "cap", "max_think", "greedy", "seed"}
-    assert manifest["split"] == {"seed": 0, "fractions": [0.4, 0.4, 0.2]}
-    assert set(manifest["prompt_templates"]) == {"math", "numeric", "choice", "exact"}
-    assert manifest["versions"].keys() >= {"stopadvisor", "python", "numpy"}
-    assert manifest["workload"]["n_questions"] == 40
-    assert len(manifest["id"]) == 8
-    assert int(manifest["id"], 16) >= 0
-    json.dumps(manifest, allow_nan=False)
-
-
 def test_more_questions_and_other_versions_keep_the_id(tmp_path: Path) -> None:
     manifest = make_manifest(tmp_path)
+    assert manifest["versions"].keys() >= {"stopadvisor", "python", "numpy"}
     assert make_manifest(tmp_path, n=50)["id"] == manifest["id"]
     assert make_manifest(tmp_path, cue_ids=[5, 6])["id"] == manifest["id"]
     assert run_path(Path("runs"), manifest) == Path(f"runs/sums-scripted-{manifest['id']}")
@@ -352,22 +318,18 @@ def test_a_place_that_cannot_be_a_folder_is_an_output_error(tmp_path: Path) -> N
         pytest.fail("there is no such folder")
 
 
-def test_a_failure_leaves_no_empty_folder(tmp_path: Path) -> None:
-    fresh, kept = tmp_path / "runs" / "fresh", tmp_path / "kept"
+def test_a_failure_removes_only_a_folder_that_it_made_and_left_empty(tmp_path: Path) -> None:
+    fresh, kept, used = (tmp_path / name for name in ("runs/fresh", "kept", "used"))
     kept.mkdir()
-    for path in (fresh, kept):
-        with pytest.raises(ProbeError), lock_directory(path):
-            raise ProbeError("refused before anything was written")
-    assert not fresh.exists()
-    assert kept.exists()
 
+    def fail(path: Path) -> None:
+        with lock_directory(path):
+            if path == used:
+                (path / "probes.jsonl").write_text("", encoding="utf-8")
+            raise ProbeError("refused")
 
-def test_a_failure_keeps_what_was_written(tmp_path: Path) -> None:
-    def write_and_fail() -> None:
-        with lock_directory(tmp_path / "run"):
-            (tmp_path / "run" / "probes.jsonl").write_text("", encoding="utf-8")
-            raise ProbeError("later")
-
-    with pytest.raises(ProbeError):
-        write_and_fail()
-    assert (tmp_path / "run" / "probes.jsonl").exists()
+    for path in (fresh, kept, used):
+        with pytest.raises(ProbeError):
+            fail(path)
+    assert (fresh.exists(), kept.exists()) == (False, True)
+    assert (used / "probes.jsonl").exists()

@@ -14,6 +14,8 @@ from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.labels import Label, LabelFile, LabelSheet, read_sheet, write_sheet
 
 KEYS = {"q1": "k1", "q2": "k2", "q3": "k3"}
+LONG = "9" * 10_000
+"""Errors shorten it."""
 
 
 @pytest.fixture
@@ -40,35 +42,6 @@ def test_each_label_is_a_line_and_a_withdrawn_one_no_longer_counts(labels: Label
     assert row == {"run": "1a2b3c4d", "id": "q1", "key": "k1", "labeller": "", "gold": "12"}
 
 
-def test_errors_shorten_long_labels(labels: LabelFile, run: RunDirectory, tmp_path: Path) -> None:
-    long = "9" * 10_000
-    row = {"run": "1a2b3c4d", "id": "q1", "key": "k1", "labeller": "", "gold": long}
-    bad: list[dict[str, Any]] = [
-        {"labeller": [long]},
-        {"gold": [long]},
-        {"run": long},
-        {"id": long},
-        {"gold": long + "1"},
-    ]
-    for change in bad:
-        labels.path.write_text(json.dumps(row) + "\n" + json.dumps(row | change) + "\n")
-        with pytest.raises(ProbeError, match=r"labels\.jsonl:2: ") as caught:
-            labels.read()
-        assert len(str(caught.value)) < 600
-    labels.path.write_text(json.dumps(row) + "\n")
-    for label in (Label("q1", long + "1"), Label(long, "1")):
-        with pytest.raises(ProbeError) as caught:
-            labels.add([label])
-        assert len(str(caught.value)) < 400
-    sheet = tmp_path / "sheet.jsonl"
-    for first, second in ((long, [long]), (long, long + "1")):
-        rows = [{"id": long, "gold": gold} for gold in (first, second)]
-        sheet.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        with pytest.raises(ProbeError, match=r"sheet\.jsonl:2: ") as caught:
-            read_sheet(sheet, run, "")
-        assert len(str(caught.value)) < 400
-
-
 def test_repeating_a_label_adds_no_line(labels: LabelFile) -> None:
     labels.add([Label("q1", "12")])
     before = labels.path.read_bytes()
@@ -90,23 +63,14 @@ def test_a_half_written_line_does_not_count_and_is_set_aside(labels: LabelFile) 
     assert labels.repair() is None
 
 
-def test_a_line_that_only_lacks_its_line_feed_counts(labels: LabelFile) -> None:
-    labels.add([Label("q1", "12")])
-    labels.path.write_bytes(labels.path.read_bytes().rstrip(b"\n"))
-    assert labels.read() == {"": {"q1": "12"}}
-    assert labels.repair() is None
-    labels.add([Label("q2", "5")])
-    assert labels.read() == {"": {"q1": "12", "q2": "5"}}
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"run": "99999999"}, "another run"),
+        ({"run": LONG}, "another run"),
         ({"key": "other"}, "another run"),
-        ({"id": "q9"}, "another run"),
-        ({"gold": 7}, "field 'gold': expected text or null, got 7"),
-        ({"labeller": None}, "field 'labeller': expected text, got None"),
+        ({"id": LONG}, "another run"),
+        ({"gold": [LONG]}, "field 'gold': expected text or null, got .'9"),
+        ({"labeller": [LONG]}, "field 'labeller': expected text, got .'9"),
     ],
 )
 def test_a_label_of_another_run_is_refused(
@@ -115,32 +79,28 @@ def test_a_label_of_another_run_is_refused(
     labels.add([Label("q1", "12"), Label("q2", "5")])
     first, second = map(json.loads, labels.path.read_text().splitlines())
     labels.path.write_text(f"{json.dumps(first)}\n{json.dumps(second | change)}\n")
-    with pytest.raises(ProbeError, match=r"labels\.jsonl:2: .*" + said):
+    with pytest.raises(ProbeError, match=r"labels\.jsonl:2: .*" + said) as caught:
         labels.read()
-
-
-def test_a_broken_line_in_the_middle_is_refused(labels: LabelFile) -> None:
-    labels.add([Label("q1", "12")])
-    labels.path.write_bytes(b"{\n" + labels.path.read_bytes())
-    with pytest.raises(ProbeError, match=r"labels\.jsonl:1: not a line of JSON"):
-        labels.read()
+    assert len(str(caught.value)) < 600
 
 
 def test_one_labeller_has_one_gold_for_a_question(labels: LabelFile) -> None:
-    labels.add([Label("q1", "12")])
-    with pytest.raises(ProbeError, match="'q1' is labelled '12' already, got '13'"):
+    labels.add([Label("q1", LONG)])
+    with pytest.raises(ProbeError, match=r"'q1' is labelled '9+\.\.\.9+' already, got '13'"):
         labels.add([Label("q2", "1"), Label("q1", "13")])
-    assert labels.read() == {"": {"q1": "12"}}
+    assert labels.read() == {"": {"q1": LONG}}
     line = json.loads(labels.path.read_text()) | {"gold": "13"}
     with labels.path.open("a") as file:
         file.write(json.dumps(line) + "\n")
-    with pytest.raises(ProbeError, match=r":2: .*'q1' has '12' in line 1, got '13'"):
+    with pytest.raises(ProbeError, match=r":2: .*'q1' has '9+\.\.\.9+' in line 1, got '13'"):
         labels.read()
 
 
 def test_gold_for_a_question_that_is_not_in_the_run_is_refused(labels: LabelFile) -> None:
-    with pytest.raises(ProbeError, match="gold for question 'q7', which is not in the run"):
-        labels.add([Label("q1", "1"), Label("q7", "12")])
+    with pytest.raises(
+        ProbeError, match=r"gold for question '9+\.\.\.9+', which is not in the run"
+    ):
+        labels.add([Label("q1", "1"), Label(LONG, "12")])
     assert labels.read() == {}
 
 
@@ -206,8 +166,8 @@ def test_ids_that_a_sheet_has_to_quote_come_back(run: RunDirectory, tmp_path: Pa
         ('{"id": "q1"}', ":1: field 'gold': expected it in every row, got nothing"),
         ('{"id": "q1", "gold": ["1"]}', ":1: field 'gold': expected text or null"),
         (
-            '{"id": "q1", "gold": "1"}\n{"id": "q1", "gold": "2"}',
-            ":2: question 'q1' has gold '1' in line 1, got '2'",
+            f'{{"id": "{LONG}", "gold": "1"}}\n{{"id": "{LONG}", "gold": "2"}}',
+            ":2: question '9999999",
         ),
         ('{"id": "q1", "gold": "1", "run": "0"}', ":1: field 'run': the labels of another run"),
     ],
@@ -220,6 +180,7 @@ def test_errors_in_a_sheet_name_the_line(
     with pytest.raises((ProbeError, WorkloadError)) as error:
         read_sheet(path, run, "")
     assert f"{path}{said}" in str(error.value)
+    assert len(str(error.value)) < 400
 
 
 def test_other_formats_are_refused(run: RunDirectory, tmp_path: Path) -> None:

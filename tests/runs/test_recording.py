@@ -225,13 +225,11 @@ def test_questions_are_identified_by_key_content_or_id(tmp_path: Path) -> None:
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no id": ({"id": None}, r"'id': expected a name"),
-    "no length": ({"trace_tokens": None}, r"'trace_tokens': expected a whole number"),
     "length is a flag": ({"trace_tokens": True}, r"'trace_tokens': expected a whole number"),
     "over the cap": ({"trace_tokens": 201}, r"'trace_tokens': expected at most .* 200\), got 201"),
     "finish": ({"finish": "eos"}, r"'finish': expected 'stop' or 'length', got .eos."),
     "answer": ({"natural_answer": ["7"]}, r"'natural_answer': expected text"),
     "label": ({"natural_correct": 1}, r"'natural_correct': expected true or false, got 1"),
-    "answer tokens": ({"natural_answer_tokens": -1}, r"'natural_answer_tokens': .* got -1"),
     "task": ({"task": "poem"}, r"'task': expected one of"),
     "gold": ({"gold": "seven"}, r"'gold': expected a number"),
     "sample": ({"sample": -1}, r"'sample': expected a whole number >= 0, got -1"),

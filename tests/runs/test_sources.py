@@ -12,37 +12,19 @@ import numpy as np
 import pytest
 
 from stopadvisor.ground.errors import OutputError, ProbeError
-from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.runs.directory import RunDirectory
-from stopadvisor.runs.manifest import build_manifest
 from stopadvisor.runs.sources import ARCHIVE, ASSESSMENT, newest_source, open_source
-from stopadvisor.workload.questions import read_workload
+from tests.material import archive_arrays, make_run, write_archive
 from tests.populations import regraded
-from tests.probes.test_records import arrays, checkpoint, record
-from tests.scripted import ScriptedEngine, write_sums
 
 
-def archive(folder: Path, n: int = 40, seed: int = 0) -> Path:
+def archive(folder: Path, seed: int = 0) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    rng = np.random.default_rng(seed)
-    content = arrays(n)
-    content["think_lens"] = rng.integers(20, 400, n)
-    content["correct"] = rng.integers(0, 2, (n, 3))
-    np.savez(folder / "raw.npz", **content)
-    return folder / "raw.npz"
+    return write_archive(folder / "raw.npz", **archive_arrays(40, seed=seed))
 
 
-def run_directory(path: Path, n: int = 30) -> RunDirectory:
-    path.mkdir(parents=True)
-    plan = ProbePlan(budgets=(0, 64, 128), cue="\n\nFinal answer:", max_think=256)
-    workload = read_workload(write_sums(path.parent / "sums.jsonl", n))
-    manifest = build_manifest(
-        ScriptedEngine(revision="r1").identity(), plan, workload, fractions=(0.4, 0.4, 0.2)
-    )
-    run = RunDirectory.create(path, manifest)
-    rows = tuple(checkpoint(b) for b in plan.budgets)
-    run.append([record(f"q{i}", checkpoints=rows) for i in range(n)])
-    return run
+def run_directory(path: Path) -> RunDirectory:
+    return RunDirectory.load(make_run(path, 30))
 
 
 # --- Archives -------------------------------------------------------------------------------------
@@ -70,16 +52,6 @@ def test_the_split_is_a_pure_function_and_never_drawn_again(tmp_path: Path) -> N
     for change in ({"seed": 4}, {"fractions": (0.4, 0.4, 0.2)}):
         with pytest.raises(ProbeError, match="never drawn again"):
             open_source(path, root=tmp_path / "runs", **change)
-
-
-def test_parts_are_disjoint_and_complete(tmp_path: Path) -> None:
-    found = open_source(archive(tmp_path / "data"), root=tmp_path / "runs")
-    parts = {name: set(found.part(name).ids) for name in ("fit", "calibration", "test")}
-    assert not parts["fit"] & parts["calibration"]
-    assert not parts["fit"] & parts["test"]
-    assert not parts["calibration"] & parts["test"]
-    assert set.union(*parts.values()) == set(found.table.ids)
-    assert {name: len(ids) for name, ids in parts.items()} == found.counts()
 
 
 def test_a_changed_archive_is_refused(tmp_path: Path) -> None:

@@ -30,11 +30,8 @@ GPQA = {
 }
 ROWS: dict[str, list[dict[str, Any]]] = {
     "gsm8k": [
-        {
-            "question": "Natalia sold 48 clips in April and half as many in May. How many in all?",
-            "answer": "In May <<48/2=24>>24.\nIn all 48+24 = <<48+24=72>>72.\n#### 72",
-        },
         {"question": "A farm sells 1,200 eggs twice. How many?", "answer": "2 * 1200\n#### 2,400"},
+        {"question": "And half of them?", "answer": "2400 / 2 = <<2400/2=1200>>1200.\n#### 1200"},
     ],
     "math500": [
         {
@@ -70,7 +67,7 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     ],
 }
 LINES: dict[str, dict[str, str]] = {
-    "gsm8k": {"id": "gsm8k-0", "gold": "72", "task": "numeric"},
+    "gsm8k": {"id": "gsm8k-0", "gold": "2400", "task": "numeric"},
     "math500": {
         "id": "math500-test/precalculus/807.json",
         "gold": "\\left( 3, \\frac{\\pi}{2} \\right)",
@@ -143,11 +140,6 @@ def test_a_row_becomes_a_line(tmp_path: Path, call: Call, name: str) -> None:
     workload = read_workload(tmp_path / "w.jsonl")
     assert not workload.guessed_tasks
     assert workload.questions[0].task == BENCHMARKS[name].task
-
-
-def test_thousands_lose_their_commas(tmp_path: Path) -> None:
-    rows = load_rows("gsm8k", write(tmp_path / "rows.jsonl", ROWS["gsm8k"]))
-    assert [line["gold"] for line in convert("gsm8k", rows, 9, seed=0).lines] == ["72", "2400"]
 
 
 def test_the_hubs_csv_of_gpqa(tmp_path: Path) -> None:

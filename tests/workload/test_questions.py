@@ -96,7 +96,6 @@ def test_gold_numbers_keep_their_digits(tmp_path: Path, literal: str, text: str)
         ("{nonsense", "expected one JSON object, got broken JSON (Expecting property name"),
         ('{"question": "a", "gold": "b"', "got broken JSON"),
         ("[1]", "expected one JSON object, got [1]"),
-        ('"text"', 'expected one JSON object, got "text"'),
         ("", "expected a question, got a blank line"),
         ("[" * 100_000, "expected one JSON object, got"),
         ('{"question": "a", "gold": ' + "1" * 5000 + "}", "expected one JSON object, got"),
@@ -104,29 +103,20 @@ def test_gold_numbers_keep_their_digits(tmp_path: Path, literal: str, text: str)
         ({"gold": "1"}, "field 'question': expected 'question' or 'messages', got neither"),
         (q(messages=[USER]), "field 'messages': expected only one of 'question' and 'messages'"),
         (q(""), "field 'question': expected text that is not empty, got \"\""),
-        (q(" \n"), "field 'question': expected text that is not empty"),
         (q(["a"]), "field 'question': expected text that is not empty, got [\"a\"]"),  # type: ignore[arg-type]
         ('{"question": "\\ud800", "gold": 1}', "field 'question': expected Unicode text"),
         (q(gold=[2]), "field 'gold': expected text that is not empty, or a number, got [2]"),
-        (q(gold={"a": 1}), "field 'gold': expected text that is not empty, or a number"),
         (q(gold=True), "field 'gold': expected text that is not empty, or a number, got true"),
         (q(gold=float("nan")), "field 'gold': expected text that is not empty, or a number, got N"),
-        (q(gold=" "), "field 'gold': expected text that is not empty"),
         ({"question": "a", "answer": []}, "field 'answer': expected text that is not empty"),
         (q(task="poetry"), "field 'task': expected one of math, numeric, choice, exact, got"),
-        (q(task=["math"]), "field 'task': expected one of"),
         (q(task="choice", gold="Paris"), "field 'gold': expected an option letter for task"),
         (q(task="numeric", gold="two"), "field 'gold': expected a number for task 'numeric'"),
-        (q(task="numeric", gold="12,34"), "field 'gold': expected a number for task 'numeric'"),
         (q(id=["x"]), "field 'id': expected text that is not empty, or a whole number"),
         (q(id=1.5), "field 'id': expected"),
-        (q(id=""), "field 'id': expected"),
-        (q(category={"a": 1}), "field 'category': expected"),
         (q(category=True), "field 'category': expected"),
-        (q(group=[1]), "field 'group': expected"),
         (q(group=""), "field 'group': expected"),
         ({"messages": [], "gold": 1}, "field 'messages': expected a list of chat messages"),
-        ({"messages": "hi", "gold": 1}, "field 'messages': expected a list of chat messages"),
         ({"messages": ["hi"], "gold": 1}, "field 'messages[0]': expected an object"),
         (
             {"messages": [{"role": "robot", "content": "a"}], "gold": 1},
@@ -241,33 +231,6 @@ def test_relabelling_moves_nothing(tmp_path: Path) -> None:
     assert (before.id, before.key) == (after.id, after.key)
 
 
-@pytest.mark.parametrize(
-    ("gold", "task"),
-    [
-        ("C", "choice"),
-        ("(C)", "choice"),
-        ("42", "numeric"),
-        ("-1,234.5", "numeric"),
-        ("3/4", "numeric"),
-        ("$5", "numeric"),
-        ("50%", "numeric"),
-        (r"\frac{1}{2}", "math"),
-        ("x^2", "math"),
-        ("a_{1}", "math"),
-        ("$x+1$", "math"),
-        ("(1, 2)", "math"),
-        ("Paris", "exact"),
-        ("x", "exact"),
-        ("(see above, please)", "exact"),
-        ("4 May 2024", "exact"),
-    ],
-)
-def test_task_is_guessed_from_gold(tmp_path: Path, gold: str, task: str) -> None:
-    workload = read_workload(write(tmp_path, q(gold=gold)))
-    assert workload.questions[0].task == task
-    assert workload.guessed_tasks == {task: 1}
-
-
 def test_default_task_replaces_the_guess(tmp_path: Path) -> None:
     workload = read_workload(write(tmp_path, q(), q("b", task="exact")), default_task="math")
     assert [question.task for question in workload.questions] == ["math", "exact"]
@@ -306,30 +269,20 @@ def test_a_line_without_gold_and_task_may_be_refused(tmp_path: Path) -> None:
         read_workload(path, assumed=None)
 
 
-@pytest.mark.slow
-def test_five_thousand_lines(tmp_path: Path) -> None:
-    lines = [json.dumps(q(f"What is {i}+1?", gold=i + 1)) for i in range(4_900)]
-    path = write(tmp_path, *lines, *[json.dumps(q("again and again"))] * 100)
-    workload = read_workload(path)
-    assert len(workload.questions) == 5_000
-    assert len({question.id for question in workload.questions}) == 5_000
-
-
 # --- Prompt ---------------------------------------------------------------------------------------
 
 
-def test_default_prompt_asks_for_the_answer_form(tmp_path: Path) -> None:
-    question = read_workload(write(tmp_path, q("{x} in {question}?", task="choice", gold="B")))
-    (message,) = render_messages(question.questions[0], None)
+def test_a_question_is_asked_in_the_prompt_template(tmp_path: Path) -> None:
+    path = write(tmp_path, q("{x} in {question}? \\frac{1}{2}{}", task="choice", gold="B"))
+    (question,) = read_workload(path).questions
+    (message,) = render_messages(question, None)
     assert message["role"] == "user"
-    assert message["content"].startswith("{x} in {question}?\n\n")
+    assert message["content"].startswith("{x} in {question}? \\frac{1}{2}{}\n\n")
     assert "letter" in message["content"]
-
-
-def test_prompt_template_is_replaced_not_formatted(tmp_path: Path) -> None:
-    question = read_workload(write(tmp_path, q(r"\frac{1}{2}{}", gold="0.5"))).questions[0]
     (message,) = render_messages(question, "{json: {question}} %s")
-    assert message["content"] == r"{json: \frac{1}{2}{}} %s"
+    assert message["content"] == "{json: {x} in {question}? \\frac{1}{2}{}} %s"
+    with pytest.raises(WorkloadError, match=r"expected text with '\{question\}', got 'Hello'"):
+        render_messages(question, "Hello")
 
 
 def test_messages_stay_as_they_are(tmp_path: Path) -> None:
@@ -339,40 +292,16 @@ def test_messages_stay_as_they_are(tmp_path: Path) -> None:
     assert render_messages(question, "Please: {question}") == (USER,)
 
 
-def test_prompt_template_needs_its_place(tmp_path: Path) -> None:
-    question = read_workload(write(tmp_path, q())).questions[0]
-    with pytest.raises(WorkloadError, match=r"expected text with '\{question\}', got 'Hello'"):
-        render_messages(question, "Hello")
-
-
 # --- Split ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "shares"),
-    [
-        ("40/40/20", (0.4, 0.4, 0.2)),
-        ("40/60/0", (0.4, 0.6, 0.0)),
-        ("33.3/33.3/33.4", (0.333, 0.333, 0.334)),
-    ],
-)
-def test_parse_split(text: str, shares: tuple[float, float, float]) -> None:
-    assert parse_split(text) == pytest.approx(shares)
+def test_parse_split() -> None:
+    assert parse_split("40/60/0") == (0.4, 0.6, 0.0)
+    assert parse_split("33.3/33.3/33.4") == pytest.approx((0.333, 0.333, 0.334))
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "40/60",
-        "40/40/30",
-        "0/80/20",
-        "80/0/20",
-        "60/60/-20",
-        "a/b/c",
-        "nan/50/50",
-        "inf/-inf/1",
-    ],
+    "text", ["40/60", "a/b/c", "40/40/30", "0/80/20", "80/0/20", "60/60/-20", "nan/50/50"]
 )
 def test_bad_split(text: str) -> None:
     with pytest.raises(WorkloadError, match="split: expected FIT/CALIBRATION/TEST"):
