@@ -81,7 +81,7 @@ def test_workers_begin_when_everything_is_compiled(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     compiled = tmp_path / "compiled"
-    collects = f"import pathlib, time; time.sleep(1); pathlib.Path({str(compiled)!r}).touch()"
+    collects = f"import pathlib, time; time.sleep(0.3); pathlib.Path({str(compiled)!r}).touch()"
     looks = f"import pathlib, sys; sys.exit(not pathlib.Path({str(compiled)!r}).exists())"
     monkeypatch.setattr(checks, "COLLECT", says("collected", collects))
     tests = Check("tests", ("-c", looks), takes_arguments=True)

@@ -57,7 +57,7 @@ KINDS_OF_QUESTION = {
 }
 """Descriptions by name in a profile."""
 _TRAINED = "a trained score of the trial answer passes its threshold"
-"""For all other families, including removed ones that older runs name."""
+"""For all other families."""
 _STANDS = "a trial answer has stayed the same for long enough"
 _SURE = "the model is confident enough of a trial answer"
 _STOPS_WHEN = {

@@ -23,7 +23,7 @@ from stopadvisor.report.headline import (
 )
 from stopadvisor.report.sheets.assess import assess_sheet
 from stopadvisor.report.sheets.calibrate import expectation_facts, meaning
-from stopadvisor.report.words import risk_difference, rule_headline, why
+from stopadvisor.report.words import risk_difference, why
 from tests.policy_content import example_terms
 from tests.report import results
 from tests.report.results import ANSWERED, ASSESSED, VERIFIED
@@ -71,12 +71,6 @@ SAID = [
         "Saves 16% of the price under kv-fork for 7.8 points of accuracy.",
     ),
 ]
-
-
-def test_a_rule_of_a_family_that_is_gone_still_has_words() -> None:
-    """A run that was calibrated before keeps its report."""
-    found = rule_headline("learned-boosted", "at 64 tokens")
-    assert found.startswith("Stop early when a trained score")
 
 
 @pytest.mark.parametrize(("effect", "but", "said"), SAID, ids=[said for *_, said in SAID])

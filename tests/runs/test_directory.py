@@ -144,7 +144,7 @@ def test_resume_finds_its_own_run_or_none(run: RunDirectory, tmp_path: Path) -> 
     ("content", "message"),
     [
         pytest.param("{", "not JSON", id="damaged"),
-        pytest.param("[]", "'schema' must be 1", id="no object"),
+        pytest.param("[]", "expected a JSON object", id="no object"),
         pytest.param('{"schema": 2}', "'schema' must be 1, got 2", id="newer schema"),
         pytest.param('{"schema": 1}', "missing or malformed", id="no fields"),
     ],
