@@ -131,11 +131,9 @@ def test_replies_are_graded_by_a_function_and_again_by_gold(
         "    same = f'Say {gold} ' in question and answer.rstrip('.') == gold\n"
         "    return same and int(gold) % 2 == 0\n"
     )
-    words = ("--alpha", "0.1", "--no-report", "--grader", "even_alone:right")
     with rung_server(say) as server:
         ladder_at(folder, server.url)
-        record(*words, command="assess")
-    assert "answers are graded by even_alone:right" in (folder / "run/assessment.json").read_text()
+        record("--grader", "even_alone:right")
 
     def right() -> set[str]:
         run = RunDirectory.load(Path("run"))
@@ -145,6 +143,7 @@ def test_replies_are_graded_by_a_function_and_again_by_gold(
     again = ["assess", "run", "--alpha", "0.1", "--no-report", "--quiet", "--regrade"]
     assert main([*again, "--grader", "even_alone:right"]) == 0
     assert right() == {f"q{k}" for k in range(0, N, 2)}
+    assert "answers are graded by even_alone:right" in (folder / "run/assessment.json").read_text()
     assert main([*again, "--grader", "gold"]) == 0
     assert right() == {f"q{k}" for k in range(N)}
 
