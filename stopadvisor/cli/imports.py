@@ -106,8 +106,6 @@ def _columns(text: str) -> dict[str, str]:
         "stopadvisor import dataset math500 --from MATH-500/test.jsonl -o math500.jsonl",
         "stopadvisor import probes recorded.jsonl -o runs/recorded --max-think 16384",
         "stopadvisor import replies replies.jsonl --ladder ladder.toml -o runs/ladder",
-        "stopadvisor import lm-eval --rung small=samples_a.jsonl --rung large=samples_b.jsonl "
-        "--ladder ladder.toml -o runs/ladder",
     ],
 )
 @click.argument("kind", metavar="FORMAT", type=click.Choice(list(_OPTIONS)))
