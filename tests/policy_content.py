@@ -20,10 +20,10 @@ from stopadvisor.rules.families import FAMILIES, display_threshold
 from stopadvisor.rules.features import FEATURES, OPEN_FEATURES, POSITION_FEATURES, TEXT_FEATURES
 
 __all__ = [
-    "IDENTITY", "TRIGGERS", "anywhere_content", "built", "certificate_in", "checked",
-    "example_content", "example_contents", "example_terms", "family_content", "file_bytes",
-    "full_budget_content", "ladder_content", "open_cue_content", "policy_from", "terms_of",
-    "trigger_content",
+    "GIVES_UP", "IDENTITY", "SERVED_RUNGS", "TRIGGERS", "anywhere_content", "built",
+    "certificate_content", "certificate_in", "checked", "example_content", "example_contents",
+    "example_terms", "family_content", "file_bytes", "full_budget_content", "ladder_content",
+    "open_cue_content", "policy_from", "terms_of", "trigger_content",
 ]  # fmt: skip
 
 
@@ -179,6 +179,12 @@ def example_content(**changes: Any) -> dict[str, Any]:
     return copy.deepcopy(_EXAMPLE) | changes
 
 
+def certificate_content(**changes: Any) -> dict[str, Any]:
+    """The example's certificate."""
+    certificate: dict[str, Any] = example_content()["certificate"]
+    return certificate | changes
+
+
 def example_terms(**changes: Any) -> PolicyTerms:
     """The example as one typed tree, without checks between its fields."""
     return terms_of(example_content(**changes))
@@ -245,17 +251,40 @@ _RUNGS: list[dict[str, Any]] = [
     {"name": "small", "model": "tiny", "price": [1.0, 0.1, 1.0]},
     {"name": "large", "reasoning_effort": "high", "price": [10.0, 1.0, 10.0]},
 ]
+SERVED_RUNGS: list[dict[str, Any]] = [
+    {"name": "small", "model": "tiny", "price": [1.0, 0.5, 1.0]},
+    {"name": "large", "model": "big", "reasoning_effort": "high", "price": [10.0, 1.0, 10.0]},
+]
+"""Rungs of a ladder at servers."""
+GIVES_UP: dict[str, Any] = {
+    "rungs": [
+        SERVED_RUNGS[0],
+        {"name": "middle", "model": "mid", "price": [2.0, 0.2, 2.0]},
+        SERVED_RUNGS[1],
+    ],
+    "asked": [0, 1],
+    "path": [[-0.05, -0.05]],
+    "give_up": [-0.1],
+}
+"""A ladder that gives up where a reply is unsure; it needs `on_give_up`."""
 
 
-def ladder_content(family: str = "cap", **changes: Any) -> dict[str, Any]:
-    """A policy that climbs: the smaller model within a cap, else the larger one."""
+def ladder_content(
+    family: str = "cap", ladder: dict[str, Any] | None = None, **changes: Any
+) -> dict[str, Any]:
+    """A policy that climbs: the smaller model within a cap, else the larger one.
+
+    `ladder` changes its ladder; a path of one step is followed at that step.
+    """
     content = family_content("run-stability") | {"family": family, "serving": "ladder"}
     nothing = ("model", "engine", "probe", "sampling", "max_think", "prompt_template")
     content |= dict.fromkeys(nothing) | {"budgets": [], "chat_template_kwargs": {}}
     content |= {"trigger": plain(LADDER_TRIGGER), "entropy_source": "full"}
     content |= {"decision_threshold": 2.0, "threshold": 2.0, "order": [4.0, 3.0, 2.0, 1.0]}
     path = [[-900.0], [-500.0], [-40.0]]
-    content["ladder"] = {"rungs": _RUNGS, "asked": [0], "path": path}
+    content["ladder"] = {"rungs": _RUNGS, "asked": [0], "path": path} | (ladder or {})
+    if len(content["ladder"]["path"]) == 1:
+        content |= {"decision_threshold": 1.0, "threshold": 1.0, "order": [2.0, 1.0]}
     return copy.deepcopy(content) | changes
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import lzma
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from stopadvisor.ground.errors import ProbeError
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy
-from stopadvisor.policy.session import AskProbe, Session, Stop
+from stopadvisor.policy.session import AskProbe, Ended, Session, Stop
 from stopadvisor.policy.stepper import Stepper, StopRule
-from stopadvisor.probes.asking import OnStop
 from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.probes.table import EMPTY_ANSWER, ProbeTable
 from stopadvisor.probes.trigger import MarkerTrigger, Trigger
@@ -23,8 +23,11 @@ from stopadvisor.rules.scorer import Scorer
 from tests.policy_content import example_terms, trigger_content
 
 __all__ = [
-    "RecordedRule", "recorded_stop", "replayed", "rule_of", "stand_in_ids", "stops",
+    "POLICIES", "RecordedRule", "committed_run", "recorded_stop", "replayed", "rule_of",
+    "stand_in_ids", "stops", "walked",
 ]  # fmt: skip
+
+POLICIES = Path(__file__).parents[1] / "policies"
 
 
 @dataclass(frozen=True)
@@ -55,39 +58,39 @@ def stand_in_ids(trace_tokens: int, markers: Sequence[int]) -> list[int]:
 
 
 def recorded_stop(
-    policy: Policy, record: ProbeRecord, on_stop: OnStop | None = None
+    policy: Policy, record: ProbeRecord, *, piece: int = 10_000, closer: int = 1
 ) -> Stop | None:
-    """Replay recorded probes; returns the stop, None for the natural end.
-
-    `on_stop` is how it is served; the policy's own by default.
-    """
-    probed = {checkpoint.budget: checkpoint for checkpoint in record.checkpoints}
+    """Replay recorded probes, the tokens coming in pieces; returns the stop, None for the end."""
     task = record.task if policy.terms.task == MIXED_TASKS else None
-    session = Session(
-        RecordedRule(policy), closer_tokens=1, on_stop=on_stop or policy.on_stop, task=task
-    )
-    if not session.needs_ids:
-        session.receive(record.trace_tokens)
-    elif record.marker_positions is None:
-        raise ProbeError("the policy probes where a marker begins, the run looked for no markers")
-    else:
-        session.receive(stand_in_ids(record.trace_tokens, record.marker_positions))
-    session.end(record.trace_tokens, cut=record.finish == "length")
-    while isinstance(event := session.next_event(), AskProbe):
-        row = probed.get(event.position)
-        if row is None:
-            raise ProbeError(
-                f"the policy probes at {event.position} thinking tokens, the run did not; its "
-                f"budgets are {sorted(probed)}"
+    session = Session(RecordedRule(policy), closer_tokens=closer, on_stop=policy.on_stop, task=task)
+    ids = stand_in_ids(record.trace_tokens + closer, record.marker_positions or ())
+    probed = {checkpoint.budget: checkpoint for checkpoint in record.checkpoints}
+    while not isinstance(event := session.next_event(), Stop | Ended):
+        if isinstance(event, AskProbe):
+            row = probed[event.position]
+            assert not row.ended
+            session.judge(
+                normalized=row.normalized,
+                mean_logprob=row.mean_logprob,
+                mean_entropy=row.mean_entropy,
+                markers=row.markers,
+                closed_by_itself=row.closed_by_itself,
             )
-        session.judge(
-            normalized=row.normalized,
-            mean_logprob=row.mean_logprob,
-            mean_entropy=row.mean_entropy,
-            markers=row.markers,
-            closed_by_itself=row.closed_by_itself,
-        )
+        else:
+            session.receive(ids[session.drawn : session.drawn + piece])
+            if session.drawn >= record.trace_tokens + closer:
+                session.end(record.trace_tokens, cut=record.finish == "length")
     return event if isinstance(event, Stop) else None
+
+
+def committed_run(name: str, folder: Path) -> Path:
+    """The committed probes of a sample as a run directory."""
+    folder.mkdir(exist_ok=True)
+    probes = POLICIES / "probes"
+    (folder / "manifest.json").write_bytes((probes / f"{name}.manifest.json").read_bytes())
+    packed = (probes / f"{name}.probes.jsonl.xz").read_bytes()
+    (folder / "probes.jsonl").write_bytes(lzma.decompress(packed))
+    return folder
 
 
 def rule_of(
@@ -111,10 +114,13 @@ def rule_of(
     return StopRule.of(replace(terms, decision_threshold=threshold))  # infinite for one
 
 
-def _walk(view: ProbeTable, rule: StopRule, i: int) -> list[tuple[float, bool]]:
-    """Score and decision at each probe of a question, until it stops."""
+def walked(
+    view: ProbeTable, rule: StopRule, i: int, most: int | None = None
+) -> list[tuple[float, bool]]:
+    """Score and decision at each probe of a question, until it stops; at the first `most`."""
     stepper, found = Stepper(rule), []
-    for j in np.flatnonzero(view.live[i]).tolist():  # where the trace is over nobody would probe
+    # Where the trace is over nobody would probe.
+    for j in np.flatnonzero(view.live[i])[:most].tolist():
         code = int(view.answer_codes[i, j])
         decision = stepper.observe(
             think_tokens=int(view.think_tokens[i, j]),
@@ -138,12 +144,12 @@ def replayed(
     """Scores of every live checkpoint among some columns, by a rule that never stops."""
     view = table.select(schedule)
     rule = rule_of(GridSchedule(tuple(view.budgets.tolist())), family, model, math.inf)
-    return [[score for score, _ in _walk(view, rule, i)] for i in range(view.n_questions)]
+    return [[score for score, _ in walked(view, rule, i)] for i in range(view.n_questions)]
 
 
 def stops(table: ProbeTable, scorer: Scorer, threshold: float) -> list[int]:
     """Column of the scorer's view at which each question stops; their number means never."""
     view = scorer.view(table)
     rule = rule_of(scorer.schedule, scorer.family, scorer.model, threshold)
-    walks = [_walk(view, rule, i) for i in range(view.n_questions)]
+    walks = [walked(view, rule, i) for i in range(view.n_questions)]
     return [len(walk) - 1 if walk and walk[-1][1] else view.n_checkpoints for walk in walks]

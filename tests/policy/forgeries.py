@@ -22,6 +22,7 @@ from stopadvisor.stats.trinomial import drop_limit, drop_passes, risk_of_pairs
 from tests.policy_content import (
     anywhere_content,
     built,
+    certificate_content,
     example_content,
     family_content,
     ladder_content,
@@ -40,7 +41,7 @@ _MOST_TOKENS = 2**24
 
 def _certified(losses: int, n: int, *, chain_delta: float = 0.05, **more: Any) -> dict[str, Any]:
     """A certificate as `calibrate` writes it."""
-    certificate: dict[str, Any] = example_content()["certificate"] | {"n": n, "losses": losses}
+    certificate = certificate_content(n=n, losses=losses)
     certificate |= {"chain_delta": chain_delta, "upper": upper_limit(losses, n, chain_delta)}
     certificate["max_think"] = 4096
     return certificate | {"differs_upper": upper_limit(losses + 4, n, 0.05)} | more

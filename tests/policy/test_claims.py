@@ -11,15 +11,21 @@ from stopadvisor.ground.fields import parse
 from stopadvisor.policy.claims import CertificateTerms, claim
 from stopadvisor.stats.bounds import upper_limit
 from stopadvisor.stats.trinomial import drop_limit, drop_passes
-from tests.policy_content import built, certificate_in, example_content, policy_from
+from tests.policy_content import (
+    built,
+    certificate_content,
+    certificate_in,
+    example_content,
+    policy_from,
+)
 
 
 def _with(**changes: Any) -> dict[str, Any]:
-    return example_content(certificate=example_content()["certificate"] | changes)
+    return example_content(certificate=certificate_content(**changes))
 
 
 def terms(**changes: Any) -> CertificateTerms:
-    return parse(CertificateTerms, _with(**changes)["certificate"])
+    return parse(CertificateTerms, certificate_content(**changes))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +72,7 @@ DROP = {"loss": "drop", "losses": 9, "gained": 5, "n": 240, "alpha": 0.05, "uppe
 def limit(**changes: Any) -> dict[str, Any]:
     """One of several, the certificate's own where nothing is changed."""
     own = {"loss": "lost", "alpha": 0.15, "n": 80, "lost": 5, "gained": 0, "category": None}
-    own["upper"] = example_content()["certificate"]["upper"]
+    own["upper"] = certificate_content()["upper"]
     return own | changes
 
 

@@ -11,7 +11,7 @@ from stopadvisor.ground.fields import plain
 from stopadvisor.ground.results import to_document
 from stopadvisor.policy.shown import certificate_of
 from stopadvisor.stats.intervals import exact_interval
-from tests.policy_content import built, example_content, policy_from
+from tests.policy_content import built, certificate_content, example_content, policy_from
 
 SPLIT = example_content()["split"]
 EXPECTED = example_content()["expected"] | {"saving_by_serving": {"kv-fork": 26.0}}
@@ -76,9 +76,8 @@ def test_figures_that_cannot_be_are_refused(
     ],
 )
 def test_what_a_certificate_says_on_top_is_checked(changes: dict[str, Any], message: str) -> None:
-    certificate = example_content()["certificate"]
     with pytest.raises(PolicyError, match=message):
-        built(example_content(certificate=certificate | changes))
+        built(example_content(certificate=certificate_content(**changes)))
 
 
 @pytest.mark.parametrize(
@@ -101,11 +100,8 @@ def test_what_a_file_leaves_out_because_it_is_null_is_shown_as_null() -> None:
     tested |= {"test_risk_ci95": list(exact_interval(4, 80))}
     tested |= {"test_accuracy_ci95": list(exact_interval(64, 80))}
     null = {"test_total_saving_ci95": None, "test_uncut_saving_pct": None}
-    certificate = example_content()["certificate"] | {
-        "transfer": "target-calibrated",
-        "source_digest": "0123",
-        "source_model": None,
-    }
+    certificate = certificate_content(transfer="target-calibrated", source_digest="0123")
+    certificate["source_model"] = None
     content = example_content(expected=EXPECTED | tested | null, certificate=certificate)
     terms = policy_from(content).terms
     assert "source_model" not in plain(terms)["certificate"]
@@ -118,6 +114,6 @@ def test_what_a_file_leaves_out_because_it_is_null_is_shown_as_null() -> None:
 
 def test_replies_that_differ_may_be_right() -> None:
     # Accuracy is bounded by what is lost, not by what differs.
-    certificate = example_content()["certificate"] | {"loss": "differs"}
+    certificate = certificate_content(loss="differs")
     expected = EXPECTED | {"calibration_accuracy": 0.95, "calibration_full_accuracy": 0.0}
     built(example_content(certificate=certificate, expected=expected))

@@ -30,6 +30,7 @@ from stopadvisor.policy.terms import PolicyTerms
 from stopadvisor.probes.trigger import MarkerTrigger, stride
 from stopadvisor.rules.families import FAMILIES, display_threshold
 from tests.policy_content import (
+    TRIGGERS,
     built,
     checked,
     example_content,
@@ -65,12 +66,6 @@ def test_fields_are_in_order_the_rule_first_and_its_evidence_last() -> None:
     assert [name for name in every if name != "ladder"] == KEYS
 
 
-def test_probabilities_are_exact_in_both_tails() -> None:
-    assert display_threshold("learned", -60.0) == pytest.approx(math.exp(-60), rel=1e-14)
-    assert display_threshold("learned", -1e4) == 0.0
-    assert display_threshold("learned", 1e4) == 1.0
-
-
 @pytest.mark.parametrize("name", example_contents())
 def test_a_policy_survives_its_file(tmp_path: Path, name: str) -> None:
     policy = policy_from(example_contents()[name])
@@ -85,6 +80,8 @@ def test_a_policy_survives_its_file(tmp_path: Path, name: str) -> None:
         first = path.read_bytes()
         save_policy(loaded, path, format=format)
         assert path.read_bytes() == first
+    if name in TRIGGERS:
+        assert policy.trigger == TRIGGERS[name]
     if terms.probe is not None:
         assert terms.probe.open_cue == (name == "open-cue")
     assert terms.grading == {key: content[key] for key in ("normalizer", "grader")}
@@ -216,7 +213,7 @@ def valid_contents(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(content=valid_contents())
 def test_random_policies_survive_their_files(content: dict[str, Any]) -> None:
     policy = policy_from(content)
@@ -332,8 +329,8 @@ def test_loading_and_stepping_import_nothing_heavy(tmp_path: Path) -> None:
         f"stepper = load_policy({str(path)!r}).start()\n"
         "stepper.observe(answer='1', mean_logprob=-1.0, mean_entropy=1.0, markers=0,"
         " think_tokens=0)\n"
-        "heavy = 'torch transformers sklearn scipy joblib math_verify click rich'.split()\n"
-        "print([name for name in heavy if name in sys.modules])"
+        "heavy = 'torch transformers sklearn scipy joblib math_verify click rich cryptography'\n"
+        "print([name for name in heavy.split() if name in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True

@@ -8,7 +8,6 @@ import json
 import math
 from collections.abc import Callable
 from functools import cache, partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -140,33 +139,6 @@ def test_golden_decisions_show_both_outcomes_and_the_edge(family: str) -> None:
         assert 1e-11 < distance < 1e-6
 
 
-@pytest.mark.parametrize("family", ["learned", "agreement"])
-@pytest.mark.parametrize("name", TRIGGERS)
-def test_golden_decisions_stand_where_the_trigger_probes(name: str, family: str) -> None:
-    content = built(anywhere_content(name, family))
-    trigger, threshold = TRIGGERS[name], content["decision_threshold"]
-    outcomes = set()
-    at_the_end = False
-    for entry in content["golden"]:
-        positions = [step["think_tokens"] for step in entry["steps"]]
-        if isinstance(trigger, MarkerTrigger):
-            gaps = [b - a for a, b in pairwise([0, *positions])]
-            last = positions[-1] == trigger.stop_at
-            assert min(gaps[:-1] if last else gaps, default=trigger.min_gap) >= trigger.min_gap
-            assert len(positions) - last <= trigger.max_probes
-        else:
-            listed = trigger.positions
-            assert listed is not None
-            assert positions == list(listed[: len(positions)])
-        for step, decision in zip(entry["steps"], entry["decisions"], strict=True):
-            by_score = decision["score"] >= threshold
-            outcomes.add(by_score)
-            assert decision["stop"] == (by_score or step["think_tokens"] == trigger.stop_at)
-            at_the_end |= decision["stop"] and not by_score
-    assert outcomes == {True, False}
-    assert at_the_end == (trigger.stop_at is not None)
-
-
 @pytest.mark.parametrize(
     ("family", "expected"),
     [
@@ -204,19 +176,6 @@ def test_a_stop_at_the_last_position_is_shown_if_it_is_not_too_far(
     golden = built(family_content("agreement", 1e9) | trigger)["golden"]
     assert (len(golden[-1]["steps"]) == n_steps) == shown
     assert golden[-1]["decisions"][-1]["stop"] == shown
-
-
-def test_made_up_markers_come_unevenly_and_always_the_same() -> None:
-    """A policy's digest covers them: another version makes the same policy of a calibration."""
-    never = family_content("agreement", 1e9)
-    for trigger, expected in (
-        (MarkerTrigger(((1,),), 8, 5), [8, 24, 48, 56, 72]),
-        (MarkerTrigger(((1,),), 8, 5, stop_at=50), [8, 24, 48, 50]),
-        (MarkerTrigger(((1,),), 8, 2, stop_at=100), [8, 24, 100]),
-    ):
-        content = built(never | trigger_content(trigger))
-        positions = [step["think_tokens"] for step in content["golden"][0]["steps"]]
-        assert positions == expected
 
 
 def test_the_threshold_after_one_marker_is_shown_on_both_sides() -> None:

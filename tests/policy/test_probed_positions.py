@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import lzma
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -15,18 +13,13 @@ from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger, Trigger, st
 from stopadvisor.rules.schedules import grid_positions
 from stopadvisor.runs.sources import Source, open_source
 from tests.policy_content import family_content, policy_from, trigger_content
-
-POLICIES = Path(__file__).parents[2] / "policies"
+from tests.replay import POLICIES, committed_run
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
     """The committed probes of the arithmetic sample."""
-    folder, probes = tmp_path_factory.mktemp("run"), POLICIES / "probes"
-    (folder / "manifest.json").write_bytes((probes / "arithmetic.manifest.json").read_bytes())
-    packed = (probes / "arithmetic.probes.jsonl.xz").read_bytes()
-    (folder / "probes.jsonl").write_bytes(lzma.decompress(packed))
-    return open_source(folder)
+    return open_source(committed_run("arithmetic", tmp_path_factory.mktemp("run")))
 
 
 def elsewhere(trigger: Trigger, family: str = "agreement") -> Policy:

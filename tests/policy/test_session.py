@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import lzma
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,15 +18,13 @@ from stopadvisor.policy.frozen import Policy, load_policy
 from stopadvisor.policy.session import AskProbe, Ended, Session, Show, Stop, Think
 from stopadvisor.policy.stepper import Decision, Stepper
 from stopadvisor.probes.asking import OnStop
-from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger, Trigger, stride
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
 from tests.policy_content import family_content, full_budget_content, policy_from
-from tests.probes.test_trigger import MARKERS, walked
-from tests.replay import RecordedRule, stand_in_ids
+from tests.probes.test_trigger import MARKERS, TRIGGERS, walked
+from tests.replay import POLICIES, committed_run, recorded_stop
 
-POLICIES = Path(__file__).parents[2] / "policies"
 CLOSER = (8, 9)
 VISIBLE = (1, 1, 2, 3)
 """Tokens after the closer; markers among them are no positions."""
@@ -50,26 +47,6 @@ class Scripted:
         return Decision(len(self.seen) - 1 == self.stops_at, 0.0, len(self.seen) - 1, False)
 
 
-TRIGGERS = st.one_of(
-    st.sets(st.integers(0, 50), max_size=5).map(lambda b: ListedTrigger(tuple(sorted(b)))),
-    st.builds(stride, st.integers(1, 9), st.integers(1, 50)),
-    st.builds(
-        MarkerTrigger,
-        st.just(MARKERS),
-        st.integers(1, 5),
-        st.integers(1, 6),
-        st.none() | st.integers(1, 6),
-        st.none() | st.integers(0, 50),
-    ),
-    st.builds(
-        stride,
-        st.integers(1, 9),
-        st.just(50),
-        st.none() | st.integers(0, 20),
-        st.none() | st.integers(0, 50),
-    ),
-    st.integers(0, 50).map(lambda stop_at: ListedTrigger((stop_at,), stop_at)),
-)
 TRACES = st.lists(st.integers(0, 4), max_size=50)
 
 
@@ -106,7 +83,7 @@ def test_pieces_change_neither_positions_nor_the_end(
     last = len(positions) - 1  # every trace stops there if it is the trigger's `stop_at`
     at_last = bool(positions) and positions[-1] == trigger.stop_at
     stop = last if at_last and (stops_at is None or stops_at > last) else stops_at
-    sizes, upto, shown = iter(pieces), 0, 0
+    sizes, upto, shown, waited = iter(pieces), 0, 0, Think(None)
     while True:
         event = session.next_event()
         if isinstance(event, Show):
@@ -116,8 +93,12 @@ def test_pieces_change_neither_positions_nor_the_end(
             assert session.next_event() == event, "the same again until it is answered"
             assert event.index == session.probes
             assert shown == event.position, "nothing after a checkpoint before it is judged"
+            if session.thinking is None:
+                assert waited.until is not None
+                assert waited.until <= upto, "no event before the tokens asked for"
             session.judge(answer="7")
         elif isinstance(event, Think):
+            waited = event
             assert event.until is None or event.until > upto
             upto = min(upto + next(sizes, len(drawn)), len(drawn))
             told(session, drawn, upto, len(thinking), cut=cut)
@@ -134,29 +115,6 @@ def test_pieces_change_neither_positions_nor_the_end(
         assert shown == len(thinking)
         assert rule.seen == positions
     assert session.next_event() == event
-
-
-@given(trigger=TRIGGERS, thinking=TRACES)
-def test_no_event_comes_before_the_tokens_asked_for(trigger: Trigger, thinking: list[int]) -> None:
-    """Token by token, the session has no new event before the tokens it asked for."""
-    drawn = [*thinking, *CLOSER, *VISIBLE]
-    session = Session(Scripted(trigger), closer_tokens=len(CLOSER))
-    for upto in range(1, len(drawn) + 1):
-        waited = session.next_event()
-        told(session, drawn, upto, len(thinking), cut=False)
-        asked = False
-        while isinstance(session.next_event(), AskProbe):
-            session.judge(answer="7")
-            asked = True
-        if asked and session.thinking is None:
-            assert isinstance(waited, Think)
-            assert waited.until is not None
-            assert waited.until <= upto
-    positions = walked(trigger, thinking, [])
-    if trigger.stop_at is not None and trigger.stop_at in positions:
-        assert session.next_event() == Stop(trigger.stop_at, len(positions) - 1, "probe")
-    else:
-        assert session.next_event() == Ended(len(thinking), False)
 
 
 def test_a_position_is_probed_once_the_closer_could_be_complete_after_it() -> None:
@@ -259,40 +217,11 @@ def recorded(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Policy, Path]:
     """A shipped policy and its committed probes as a run."""
-    name, probes = request.param, POLICIES / "probes"
-    run = tmp_path_factory.mktemp("runs") / name
-    run.mkdir()
-    (run / "manifest.json").write_bytes((probes / f"{name}.manifest.json").read_bytes())
-    packed = (probes / f"{name}.probes.jsonl.xz").read_bytes()
-    (run / "probes.jsonl").write_bytes(lzma.decompress(packed))
-    return load_policy(POLICIES / f"{name}.joblib"), run
+    run = committed_run(request.param, tmp_path_factory.mktemp("run"))
+    return load_policy(POLICIES / f"{request.param}.joblib"), run
 
 
-def _replayed(policy: Policy, record: ProbeRecord, *, piece: int, closer: int) -> int | None:
-    """The checkpoint at which a recorded trace stops, its tokens coming in pieces of one size."""
-    session = Session(RecordedRule(policy), closer_tokens=closer)
-    ids = stand_in_ids(record.trace_tokens + closer, record.marker_positions or ())
-    probes = {checkpoint.budget: checkpoint for checkpoint in record.checkpoints}
-    while True:
-        event = session.next_event()
-        if isinstance(event, AskProbe):
-            row = probes[event.position]
-            assert not row.ended
-            session.judge(
-                answer=row.answer,
-                mean_logprob=row.mean_logprob,
-                mean_entropy=row.mean_entropy,
-                markers=row.markers,
-            )
-        elif isinstance(event, Think):
-            session.receive(ids[session.drawn : session.drawn + piece])
-            if session.drawn >= record.trace_tokens + closer:
-                session.end(record.trace_tokens, cut=record.finish == "length")
-        else:
-            return event.index if isinstance(event, Stop) else None
-
-
-@pytest.mark.parametrize(("piece", "closer"), [(1, 1), (10_000, 3)])
+@pytest.mark.parametrize(("piece", "closer"), [(8, 1), (10_000, 3)])
 def test_recorded_probes_stop_where_calibration_says(
     recorded: tuple[Policy, Path], piece: int, closer: int
 ) -> None:
@@ -308,9 +237,9 @@ def test_recorded_probes_stop_where_calibration_says(
             by_key[key] = int(stop) if stop < view.n_checkpoints else None
     stops = set()
     for record in RunDirectory.load(run).records():
-        stop = _replayed(policy, record, piece=piece, closer=closer)
-        assert by_key[record.key] == stop, record.id
-        stops.add(stop)
+        stop = recorded_stop(policy, record, piece=piece, closer=closer)
+        stops.add(None if stop is None else stop.index)
+        assert by_key[record.key] == (None if stop is None else stop.index), record.id
     if policy.kind == "stop":
         assert {None, 0, 1} <= stops
     else:

@@ -16,7 +16,7 @@ from stopadvisor.policy.frozen import Policy, Stepper
 from stopadvisor.policy.stepper import Decision
 from stopadvisor.probes.table import EMPTY_ANSWER, NO_PROBE, ProbeTable, on_grid
 from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger, Trigger, stride
-from stopadvisor.rules.families import AGREEMENT_FAMILIES, FAMILIES, LEARNED_FAMILIES
+from stopadvisor.rules.families import FAMILIES, LEARNED_FAMILIES
 from stopadvisor.rules.features import (
     FEATURES,
     GRID_FEATURES,
@@ -34,6 +34,7 @@ from tests.policy_content import (
     policy_from,
     trigger_content,
 )
+from tests.replay import walked
 
 AT_GRIDS = [family for family in FAMILIES if family != "fixed-budget"]
 BUDGETS = example_content()["budgets"]
@@ -89,46 +90,31 @@ def table(n_questions: int, seed: int, *, ragged: bool = False) -> ProbeTable:
     )
 
 
-def table_scores(content: dict[str, Any], probes: ProbeTable, schedule: list[int]) -> Any:
-    family = content["family"]
-    if family not in LEARNED_FAMILIES:
-        return scalar_scores(family, probes.select(schedule))
-    features = feature_array(probes.select(schedule), content["features"])
-    columns = {key: tuple(content[key]) for key in ("features", "mean", "scale", "coef")}
-    return LinearModel(**columns, intercept=content["intercept"]).scores(features)
+def check_replay(content: dict[str, Any], probes: ProbeTable, most: int | None = None) -> None:
+    """Each live probe's score is the table's to the last bit, up to `most` of each question."""
+    if content["family"] in LEARNED_FAMILIES:
+        features = feature_array(probes, content["features"])
+        columns = {key: tuple(content[key]) for key in ("features", "mean", "scale", "coef")}
+        expected = LinearModel(**columns, intercept=content["intercept"]).scores(features)
+    else:
+        expected = scalar_scores(content["family"], probes)
+    rule = policy_from(content).rule
+    for i in range(probes.n_questions):
+        walk = walked(probes, rule, i, most)
+        live = np.flatnonzero(probes.live[i])[:most]
+        assert walk == [(score, False) for score in expected[i, live]]
 
 
 NEVER = {"confidence": 1e-9, "deer": 1e-9, "entropy": 1.0}
 """Thresholds that no score reaches."""
 
 
-def said(probes: ProbeTable, i: int, k: int) -> str:
-    """A normal form for each answer's number."""
-    code = int(probes.answer_codes[i, k])
-    return "" if code == EMPTY_ANSWER else str(code)
-
-
 @pytest.mark.parametrize("schedule", [[0, 1, 2, 3, 4, 5], [0, 2, 5], [3], [0]], ids=str)
 @pytest.mark.parametrize("family", AT_GRIDS)
 def test_replaying_a_table_gives_its_scores_bit_for_bit(family: str, schedule: list[int]) -> None:
-    probes = table(60, seed=len(schedule))
     content = family_content(family, NEVER.get(family, 400.0))
     content["budgets"] = [BUDGETS[k] for k in schedule]
-    policy = policy_from(content)
-    expected = table_scores(content, probes, schedule)
-    for i in range(probes.n_questions):
-        stepper = policy.start()
-        for j, k in enumerate(schedule):
-            decision = stepper.observe(
-                normalized=said(probes, i, k),
-                mean_logprob=probes.mean_logprob[i, k],
-                mean_entropy=probes.mean_entropy[i, k],
-                markers=probes.markers[i, k],
-                think_tokens=probes.think_tokens[i, k],
-            )
-            if probes.live[i, k] or family not in AGREEMENT_FAMILIES:
-                assert decision.score == expected[i, j]
-            assert not decision.stop
+    check_replay(content, table(60, seed=len(schedule)).select(schedule))
 
 
 ANYWHERE = tuple(
@@ -159,28 +145,13 @@ def any_rule(family: str, trigger: Trigger, rng: np.random.Generator) -> dict[st
 def test_replaying_questions_with_positions_of_their_own_gives_the_tables_scores(
     family: str, seed: int
 ) -> None:
-    """Every live probe's score to the last bit, whatever the features."""
+    """Whatever the features."""
     probes = table(12, seed, ragged=True)
     content = any_rule(family, MarkerTrigger(((1,),), 1, 99), np.random.default_rng(seed))
     if family == "fixed-budget":
         content |= trigger_content(ListedTrigger((400,), 400), family=family)
         content |= dict.fromkeys(("threshold", "decision_threshold"), 400.0)
-    policy = policy_from(content)
-    expected = table_scores(content, probes, list(range(len(BUDGETS))))
-    assert probes.closed_by_itself is not None
-    for i in range(probes.n_questions):
-        stepper = policy.start()
-        for k in np.flatnonzero(probes.live[i])[: 1 if family == "fixed-budget" else None]:
-            decision = stepper.observe(
-                normalized=said(probes, i, k),
-                mean_logprob=probes.mean_logprob[i, k],
-                mean_entropy=probes.mean_entropy[i, k],
-                closed_by_itself=bool(probes.closed_by_itself[i, k]),
-                markers=probes.markers[i, k],
-                think_tokens=probes.positions[i, k],
-            )
-            assert decision.score == expected[i, k]
-            assert not decision.stop
+    check_replay(content, probes, most=1 if family == "fixed-budget" else None)
 
 
 # --- Positions ------------------------------------------------------------------------------------

@@ -89,6 +89,17 @@ def test_how_many_positions_a_trace_can_have(trigger: Trigger, most: int) -> Non
     assert trigger.most_probes == most
 
 
+MAYBE = st.none() | st.integers(0, 60)
+TRIGGERS = (
+    st.sets(st.integers(0, 50), max_size=5).map(lambda b: ListedTrigger(tuple(sorted(b))))
+    | st.builds(stride, st.integers(1, 9), st.integers(1, 60), MAYBE, MAYBE)
+    | st.builds(
+        MarkerTrigger,
+        *(st.just(MARKERS), st.integers(1, 5), st.integers(1, 6)),
+        *(st.none() | st.integers(1, 6), MAYBE),
+    )
+    | st.integers(0, 50).map(lambda stop_at: ListedTrigger((stop_at,), stop_at))
+)
 THINKING = st.lists(st.integers(0, 4), max_size=60)
 PIECES = st.lists(st.integers(0, 9), max_size=30)
 
@@ -135,14 +146,6 @@ def test_a_stride_ends_at_its_cap_or_where_every_trace_stops(
     listed += [] if stop_at is None else [stop_at]
     assert walked(trigger, ids, pieces) == [at for at in listed if at < len(ids)]
     assert trigger.positions == tuple(listed)
-
-
-@given(ids=THINKING, pieces=PIECES, budgets=st.sets(st.integers(0, 70), max_size=6))
-def test_a_grid_is_its_budgets_inside_the_trace(
-    ids: list[int], pieces: list[int], budgets: set[int]
-) -> None:
-    trigger = ListedTrigger(tuple(sorted(budgets)))
-    assert walked(trigger, ids, pieces) == [b for b in sorted(budgets) if b < len(ids)]
 
 
 def test_the_position_is_the_last_token_before_the_marker() -> None:
@@ -226,21 +229,6 @@ def test_a_grid_stands_beside_markers_and_shares_its_probes(ids: list[int]) -> N
     markers = walked_by_token(MarkerTrigger(MARKERS, 1, 60), ids)
     both = {*walked_by_token(ListedTrigger(plan.budgets), ids), *markers}
     assert trace_positions(plan, ids).probed == tuple(sorted(both))
-
-
-GAPS = st.integers(1, 9)
-MAYBE = st.none() | st.integers(1, 12)
-TRIGGERS = (
-    st.builds(
-        lambda budgets: ListedTrigger(tuple(sorted(budgets))),
-        st.sets(st.integers(0, 60), min_size=1),
-    )
-    | st.builds(stride, GAPS, st.integers(1, 60), MAYBE, st.none() | st.integers(0, 60))
-    | st.builds(
-        MarkerTrigger,
-        *(st.just(MARKERS), GAPS, st.integers(1, 20), MAYBE, st.none() | st.integers(0, 60)),
-    )
-)
 
 
 @given(ids=THINKING, trigger=TRIGGERS)
