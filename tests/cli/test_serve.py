@@ -26,7 +26,7 @@ from stopadvisor.serving.vllm import plugin_settings
 from tests.benchmarks.gateway import running_gateway
 from tests.engines.fake_server import fake_server
 from tests.material import Call
-from tests.policy_content import example_content, policy_from
+from tests.policy_content import certificate_content, example_content, policy_from
 from tests.serving.gateways import chat_body, save_policy_of, until
 
 Started = tuple[Sequence[str], Mapping[str, str]]
@@ -203,7 +203,7 @@ def test_a_gateway_that_is_killed_comes_back_with_its_audits_and_drains(tmp_path
     policy, folder = tmp_path / "p.json", tmp_path / "audits"
     words = ("--audit", "1", "--audit-log", str(folder))
     with fake_server(chat="reasoning_content", pace=0.002) as upstream:
-        certificate = {**example_content()["certificate"], "loss": "differs"}
+        certificate = certificate_content(loss="differs")
         digest = save_policy_of(upstream, policy, certificate=certificate).digest
         before = policy.read_bytes()
 

@@ -16,12 +16,11 @@ import pytest
 from stopadvisor.cli.main import COMMANDS, main, module_of
 from stopadvisor.cli.schema import RESULTS
 from stopadvisor.policy.frozen import save_policy
-from tests.engines.rung_server import Said, rung_server, say
+from tests.engines.rung_server import Said, ladder_toml, rung_server, say
 from tests.material import keep_studies, make_run, write_archive, write_easiest
-from tests.policy_content import ladder_content, policy_from
+from tests.policy_content import SERVED_RUNGS, ladder_content, policy_from
 from tests.schemas import check_valid, schema
 from tests.scripted import ScriptedEngine
-from tests.serving.test_climbing import RUNGS, ladder_at
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -171,12 +170,11 @@ def test_run(
     words = ("policy.joblib", "few.jsonl", "--model", TINY_REASONER)
     stopped = answer(capsys, "run", *words, "--compare-full")
 
-    content = ladder_content()
-    content["ladder"]["rungs"] = RUNGS
+    content = ladder_content(ladder={"rungs": SERVED_RUNGS})
     save_policy(policy_from(content), tmp_path / "climbs.joblib")
     (tmp_path / "say.jsonl").write_text('{"id": "a", "question": "Say 3", "gold": "3"}\n')
     with rung_server(say) as server:
-        ladder = ladder_at(tmp_path, server.url, server.url)
+        ladder = ladder_toml(tmp_path / "ladder.toml", SERVED_RUNGS, server.url)
         climb = ("climbs.joblib", "say.jsonl", "--ladder", ladder, "--compare-full")
         climbed = answer(capsys, "run", *climb)
     check("run", stopped, climbed)

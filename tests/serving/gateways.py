@@ -9,16 +9,16 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry
 
-from stopadvisor.policy.frozen import Policy, save_policy
+from stopadvisor.policy.frozen import Policy, load_policy, save_policy
 from stopadvisor.serving.gateway.app import Gateway
 from stopadvisor.serving.gateway.policies import PolicySet
 from stopadvisor.serving.gateway.server import listen, run
@@ -27,7 +27,7 @@ from stopadvisor.serving.serve_settings import GatewaySettings, Timeouts
 from tests.engines.fake_server import FakeServer
 from tests.engines.test_openai_engine import engine_at
 from tests.engines.test_openai_online import policy_of
-from tests.policy_content import example_content, full_budget_content
+from tests.policy_content import certificate_content, full_budget_content, policy_from
 
 QUESTION = "3+4"
 PATIENCE = 60.0
@@ -42,11 +42,43 @@ FULL_BUDGET = {
     )
 }
 """Changes that make a policy one of full thinking."""
-WATCHED = {**example_content()["certificate"], "differs_upper": 0.07}
+WATCHED = certificate_content(differs_upper=0.07)
 """A certificate with a limit of differing replies, as audits need it."""
 
 Odd = Callable[[BaseHTTPRequestHandler, bytes], None]
 """Answers a request by hand."""
+
+
+class Seen(NamedTuple):
+    """A request that was answered by hand."""
+
+    path: str
+    body: bytes
+    headers: dict[str, str]
+    """Names in lower case."""
+
+
+def http_reply(body: bytes = b"{}", *headers: str, status: str = "200 OK") -> bytes:
+    """A reply of a server that then closes the connection."""
+    ends = ("Connection: close", f"Content-Length: {len(body)}", "", "")
+    lines = (f"HTTP/1.1 {status}", *headers, *ends)
+    return "\r\n".join(lines).encode() + body
+
+
+def says(answer: bytes, seen: list[Seen] | None = None) -> Odd:
+    """Writes these bytes, and closes the connection."""
+
+    def odd(to: BaseHTTPRequestHandler, body: bytes) -> None:
+        if seen is not None:
+            seen.append(Seen(to.path, body, _lower(to.headers.items())))
+        to.wfile.write(answer)
+        to.close_connection = True
+
+    return odd
+
+
+def _lower(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers}
 
 
 @dataclass
@@ -65,6 +97,11 @@ class OddServer(FakeServer):
     left: int = 0
     """Held requests whose client has disconnected."""
     connections: list[socket.socket] = field(default_factory=list)
+
+    @property
+    def named(self) -> list[dict[str, str]]:
+        """Headers of the requests for tokens, their names in lower case."""
+        return [_lower(given.items()) for given in self.headers]
 
     def kill(self) -> None:
         """Close all connections at once, as if the process were killed."""
@@ -122,6 +159,11 @@ def save_policy_of(
     return policy
 
 
+def save_changed(policy: Path, path: Path, **changes: Any) -> None:
+    """Write a policy like another one."""
+    save_policy(policy_from(load_policy(policy).content | changes), path, format="json")
+
+
 def chat_body(text: str = QUESTION, **fields: Any) -> dict[str, Any]:
     """A chat request that the policy covers."""
     messages = [{"role": "user", "content": text}]
@@ -152,13 +194,17 @@ class Answer:
         assert lines[-2:] == [b"[DONE]", b""]
         return [json.loads(line) for line in lines[:-2] if not line.startswith(b":")]
 
+    @property
+    def usage(self) -> dict[str, Any]:
+        """Counts of tokens, at the end of a stream."""
+        return dict((self.json if self.body[:1] == b"{" else self.events[-1])["usage"])
+
     def text(self, name: str) -> str:
-        """A field of all deltas, concatenated."""
-        return "".join(
-            (event["choices"][0]["delta"] or {}).get(name) or ""
-            for event in self.events
-            if event.get("choices")
-        )
+        """A field of a whole reply's message, or of all deltas of a stream."""
+        if self.body[:1] == b"{":
+            return str(self.json["choices"][0]["message"][name])
+        choices = [choice for event in self.events for choice in event.get("choices", ())]
+        return "".join((choice["delta"] or {}).get(name) or "" for choice in choices)
 
 
 @dataclass
@@ -186,14 +232,25 @@ class RunningGateway:
             named = {name.replace("_", "-"): value for name, value in headers.items()}
             connection.request(method, path, data, {"Content-Type": "application/json", **named})
             found = connection.getresponse()
-            given = {name.lower(): value for name, value in found.getheaders()}
-            return Answer(found.status, given, found.read())
+            return Answer(found.status, _lower(found.getheaders()), found.read())
         finally:
             connection.close()
 
     def get(self, path: str) -> Answer:
         """Ask for a page."""
         return self.ask(path=path, method="GET")
+
+    def connect(self, sent: bytes) -> socket.socket:
+        """Send these bytes and read nothing."""
+        client = socket.create_connection(("127.0.0.1", self.port), timeout=20)
+        client.sendall(sent)
+        return client
+
+    def send(self, body: dict[str, Any]) -> socket.socket:
+        """Send a chat request and read nothing."""
+        data = json.dumps(body).encode()
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+        return self.connect(head % len(data) + data)
 
     def reload(self) -> None:
         """Read the policies again, as on SIGHUP."""
@@ -221,6 +278,15 @@ class RunningGateway:
             return len(asyncio.all_tasks()) - 1
 
         return asyncio.run_coroutine_threadsafe(count(), self.loop).result(5)
+
+
+def received(client: socket.socket) -> bytes:
+    """Read all that comes, to the end of the connection or of a reply in chunks."""
+    got = b""
+    with client:
+        while not got.endswith(b"\r\n0\r\n\r\n") and (piece := client.recv(2**16)):
+            got += piece
+    return got
 
 
 def until(holds: Callable[[], bool]) -> None:

@@ -54,19 +54,16 @@ class Bench:
 
     @property
     def settings(self) -> AnswerSettings:
-        return AnswerSettings(
-            self.folder / "policy.joblib",
-            self.folder / "sums.jsonl",
-            out=self.folder / "answers.jsonl",
-        )
+        at = self.folder
+        return AnswerSettings(at / "policy.joblib", at / "sums.jsonl", at / "answers.jsonl")
 
     @contextmanager
     def open(self, policy: Policy) -> Iterator[OpenAiEngine]:
         self.opened.append(policy)
         yield self.engine
 
-    def answer(self, settings: AnswerSettings | None = None) -> AnswerSummary:
-        return answer_workload(settings or self.settings, self.open, self.progress)
+    def answer(self, **changes: Any) -> AnswerSummary:
+        return answer_workload(replace(self.settings, **changes), self.open, self.progress)
 
     @property
     def lines(self) -> list[AnswerRecord]:
@@ -99,10 +96,8 @@ def test_every_question_is_answered_and_kept(bench: Bench) -> None:
     assert (found.stopped, found.accuracy) == (N, 0.5)
     (tokens,) = {(e.think_tokens, e.probe_tokens, e.visible_tokens) for e in bench.lines}
     assert found.mean_tokens == MeanTokens(*tokens)
-    assert (found.on_stop, found.serving, found.certified, found.alpha) == (
-        *("probe", "resume"),
-        *(True, 0.15),
-    )
+    assert (found.on_stop, found.serving) == ("probe", "resume")
+    assert (found.certified, found.alpha) == (True, 0.15)
     assert found.full is None
     assert found.seconds > 0
     assert found.out == str(bench.settings.out)
@@ -112,10 +107,10 @@ def test_every_question_is_answered_and_kept(bench: Bench) -> None:
 
 
 def test_what_was_answered_is_not_asked_again(bench: Bench) -> None:
-    first = bench.answer(replace(bench.settings, limit=2))
+    first = bench.answer(limit=2)
     kept = bench.lines
     bench.server.asked.clear()
-    again = bench.answer(replace(bench.settings, limit=2))
+    again = bench.answer(limit=2)
     assert (first.new, again.new, again.questions) == (2, 0, 2)
     assert bench.lines == kept
     assert not bench.server.asked
@@ -126,7 +121,7 @@ def test_what_was_answered_is_not_asked_again(bench: Bench) -> None:
 
 
 def test_a_comparison_with_full_thinking_says_what_stopping_saves_and_loses(bench: Bench) -> None:
-    found = bench.answer(replace(bench.settings, compare_full=True))
+    found = bench.answer(compare_full=True)
     full = found.full
     assert full is not None
     assert (full.questions, full.correct, full.full_correct, full.lost) == (N, 3, 3, 3)
@@ -143,14 +138,14 @@ def test_a_comparison_with_full_thinking_says_what_stopping_saves_and_loses(benc
     assert full.time_saving_pct is not None
     # None of these questions made the policy.
     assert {name: getattr(full, name) for name in vars(full.unmet)} == vars(full.unmet)
-    again = bench.answer(replace(bench.settings, compare_full=True)).full
+    again = bench.answer(compare_full=True).full
     assert again is not None
     assert (again.timed_questions, again.time_saving_pct) == (0, None)
 
 
 def test_answers_without_full_thinking_are_left_out_of_the_comparison(bench: Bench) -> None:
-    bench.answer(replace(bench.settings, limit=2))
-    found = bench.answer(replace(bench.settings, compare_full=True))
+    bench.answer(limit=2)
+    found = bench.answer(compare_full=True)
     assert found.full is not None
     assert found.full.questions == N - 2
     assert found.remarks[0].startswith("2 questions were answered before, without full thinking")
@@ -158,16 +153,15 @@ def test_answers_without_full_thinking_are_left_out_of_the_comparison(bench: Ben
 
 def test_another_reply_is_not_certified_and_not_mixed(bench: Bench) -> None:
     bench.answer()
-    other = replace(bench.settings, on_stop="answer")
     with pytest.raises(OutputError, match="answers under other settings"):
-        bench.answer(other)
-    found = bench.answer(replace(other, out=bench.folder / "other.jsonl"))
+        bench.answer(on_stop="answer")
+    found = bench.answer(on_stop="answer", out=bench.folder / "other.jsonl")
     assert {line.answer for line in read_lines(Path(found.out))} == {"Final answer: 7"}
     assert not found.certified
     assert "the certificate does not cover these answers" in found.remarks[-1]
     Path(found.out).write_text('{"id": "a"}\n')
     with pytest.raises(OutputError, match=r"other\.jsonl:1: not a line that `run` wrote: not"):
-        bench.answer(replace(other, out=Path(found.out)))
+        bench.answer(on_stop="answer", out=Path(found.out))
 
 
 def test_answers_of_another_question_are_not_mixed_in(bench: Bench) -> None:
@@ -181,7 +175,7 @@ def test_answers_of_another_question_are_not_mixed_in(bench: Bench) -> None:
 
 def test_a_server_that_fails_in_between_costs_no_answer(bench: Bench) -> None:
     out = bench.folder / "answers.jsonl"
-    bench.answer(replace(bench.settings, limit=2))
+    bench.answer(limit=2)
     first, sound = out.read_bytes(), bench.engine
     bench.engine = open_servers(
         "tiny-reasoner", [bench.server.url], concurrency=1, retry_timeout=0.2
@@ -226,7 +220,7 @@ def test_batches_halve_until_they_fit_unless_their_size_was_asked_for(
 
     monkeypatch.setattr(OpenAiEngine, "serve", tight)
     with nullcontext() if sizes[-1] == room else pytest.raises(OutOfMemory):
-        bench.answer(replace(bench.settings, batch_size=asked_for))
+        bench.answer(batch_size=asked_for)
     assert tried == sizes
     said = [line for line in bench.progress.remarks if line.startswith("out of memory")]
     assert said == [f"out of memory; going on with {n} questions at once" for n in sizes[1:]]

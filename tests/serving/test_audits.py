@@ -15,15 +15,14 @@ from stopadvisor.serving import monitoring
 from stopadvisor.serving.audits import AuditedReply, Auditor, FullThinking
 from stopadvisor.serving.metrics import Metrics
 from stopadvisor.serving.serve_settings import AuditSettings
-from tests.policy_content import example_content, policy_from
+from tests.policy_content import certificate_content, example_content, policy_from
 
 Finish = Callable[[], Awaitable[FullThinking]]
 
 
 def policy(**fields: Any) -> Policy:
-    content = example_content()
-    certificate = {**content["certificate"], "loss": "differs", **fields}
-    return policy_from({**content, "certificate": certificate})
+    certificate = certificate_content(**{"loss": "differs", **fields})
+    return policy_from(example_content(certificate=certificate))
 
 
 def auditor(

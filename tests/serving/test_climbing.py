@@ -16,15 +16,18 @@ from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.ladder import read_ladder
 from stopadvisor.runs.sources import open_source
 from tests.engines.rung_server import ladder_toml, rung_server, say
-from tests.policy_content import example_content, family_content, ladder_content, policy_from
+from tests.policy_content import (
+    GIVES_UP,
+    example_content,
+    family_content,
+    ladder_content,
+    policy_from,
+)
+from tests.policy_content import SERVED_RUNGS as RUNGS
 from tests.runs.test_replies import written
 from tests.schemas import check_valid
 
-N = 30
-RUNGS: list[dict[str, Any]] = [
-    {"name": "small", "model": "tiny", "price": [1.0, 0.5, 1.0]},
-    {"name": "large", "model": "big", "reasoning_effort": "high", "price": [10.0, 1.0, 10.0]},
-]
+N = 12
 
 
 @pytest.fixture
@@ -32,14 +35,16 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     lines = [{"id": f"q{k}", "question": f"Say {k}", "gold": str(k)} for k in range(N)]
     written(tmp_path / "work.jsonl", lines)
-    content = ladder_content("cap")
-    content["ladder"] = content["ladder"] | {"rungs": RUNGS}
-    save_policy(policy_from(content), "policy.json", format="json")
+    saved("cap", rungs=RUNGS)
     return tmp_path
 
 
-def ladder_at(folder: Path, *urls: str, **changes: str) -> str:
-    return ladder_toml(folder / "ladder.toml", RUNGS, *urls, **changes)
+def saved(family: str, **ladder: Any) -> None:
+    save_policy(policy_from(ladder_content(family, ladder)), "policy.json", format="json")
+
+
+def ladder_at(folder: Path, url: str, **changes: str) -> str:
+    return ladder_toml(folder / "ladder.toml", RUNGS, url, **changes)
 
 
 def run(capsys: pytest.CaptureFixture[str], ladder: str, *words: str, code: int = 0) -> Any:
@@ -59,11 +64,10 @@ def test_each_question_climbs_as_the_replay_says(
 ) -> None:
     policy = load_policy("policy.json")
     with rung_server(say) as server:
-        found = run(capsys, ladder_at(files, server.url, server.url), "--compare-full")
-        again = run(capsys, ladder_at(files, server.url, server.url), "--compare-full")
+        found = run(capsys, ladder_at(files, server.url), "--compare-full")
+        again = run(capsys, ladder_at(files, server.url), "--compare-full")
     assert (again["new"], again["climbed"]) == (0, found["climbed"])
     check_valid("run", found)
-    by_model = {"small": "tiny", "large": "big"}
     spent = 0.0
     for line in lines_of(files):
         question = f"Say {line['id'][1:]}"
@@ -83,12 +87,9 @@ def test_each_question_climbs_as_the_replay_says(
         assert line["correct"] == (serve is False or small.tokens < 500)
         assert line["full"]["correct"]
         spent += price
-    first = server.asked[0]
-    assert first["model"] in by_model.values()
-    small_bodies = [body for body in server.asked if body["model"] == "tiny"]
-    assert {body["max_tokens"] for body in small_bodies} == {500}
-    large = [body for body in server.asked if body["model"] == "big"]
-    assert {body["reasoning_effort"] for body in large} == {"high"}
+    limits = {(body["model"], body.get("max_tokens")) for body in server.asked}
+    assert limits == {("tiny", 500), ("big", None)}
+    assert {body["reasoning_effort"] for body in server.asked if body["model"] == "big"} == {"high"}
     full = 8 * 10 + 2 + 3000
     assert found["climbed"]["price"] == pytest.approx(spent / N)
     assert found["climbed"]["price_saving_pct"] == pytest.approx(100 * (1 - spent / (N * full)))
@@ -102,7 +103,7 @@ def test_the_next_command_compares_and_then_serves(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with rung_server(say) as server:
-        words = ["policy.json", "work.jsonl", "--ladder", ladder_at(files, server.url, server.url)]
+        words = ["policy.json", "work.jsonl", "--ladder", ladder_at(files, server.url)]
         said = []
         for more in (["--out", "out.jsonl"], ["--out", "out-compared.jsonl", "--compare-full"]):
             assert main(["run", *words, *more, "--quiet"]) == 0
@@ -113,12 +114,12 @@ def test_the_next_command_compares_and_then_serves(
     assert f"stopadvisor serve policy.json --shadow {given}" in said[1]
 
 
-@pytest.mark.parametrize("fault", ["500", "strange", "logprob", "count"])
+@pytest.mark.parametrize("fault", ["500", "strange"])
 def test_a_cheap_rung_that_fails_is_climbed_past(
     files: Path, capsys: pytest.CaptureFixture[str], fault: str
 ) -> None:
     with rung_server(say, tiny=fault) as server:
-        found = run(capsys, ladder_at(files, server.url, server.url), "--patience", "0")
+        found = run(capsys, ladder_at(files, server.url), "--patience", "0")
     small, large = found["climbed"]["rungs"]
     assert (small["served"], small["down"], large["served"]) == (0, N, N)
     assert found["accuracy"] == 1.0
@@ -130,29 +131,20 @@ def test_a_cheap_rung_that_fails_is_climbed_past(
         assert last["down"] is None
 
 
-@pytest.mark.parametrize("how", ["escalate", "reply"])
 def test_questions_that_are_given_up_are_counted(
-    files: Path, capsys: pytest.CaptureFixture[str], how: str
+    files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The small model is as unsure everywhere."""
-    rungs = [RUNGS[0], {"name": "middle", "model": "mid", "price": [2.0, 0.2, 2.0]}, RUNGS[1]]
-    steps = {"decision_threshold": 1.0, "threshold": 1.0, "order": [2.0, 1.0]}
-    content = ladder_content("rung-confidence", **steps)
-    path = {"asked": [0, 1], "path": [[-0.05, -0.05]], "on_give_up": how, "give_up": [-0.1]}
-    content["ladder"] = {"rungs": rungs, **path}
-    save_policy(policy_from(content), "policy.json", format="json")
+    saved("rung-confidence", **GIVES_UP, on_give_up="reply")
     with rung_server(say) as server:
-        ladder = ladder_toml(files / "ladder.toml", rungs, server.url)
+        ladder = ladder_toml(files / "ladder.toml", GIVES_UP["rungs"], server.url)
         found = run(capsys, ladder)
-        assert (
-            main(["run", "policy.json", "work.jsonl", "--ladder", ladder, "--out", "out.jsonl"])
-            == 0
-        )
+        words = ["run", "policy.json", "work.jsonl", "--ladder", ladder, "--out", "out.jsonl"]
+        assert main(words) == 0
     check_valid("run", found)
-    small, middle, large = found["climbed"]["rungs"]
+    small, middle, _ = found["climbed"]["rungs"]
     assert found["climbed"]["gave_up"] == N
-    assert (small["asked"], middle["asked"]) == (N, 0)
-    assert (small if how == "reply" else large)["served"] == N
+    assert (small["asked"], small["served"], middle["asked"]) == (N, N, 0)
     assert all(line["climbed"]["gave_up"] for line in lines_of(files))
     assert f"gave up {N} questions, 100" in " ".join(capsys.readouterr().out.split())
 
@@ -161,7 +153,7 @@ def test_a_reference_that_fails_is_an_error(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with rung_server(say, big="500") as server:
-        ladder = ladder_at(files, server.url, server.url)
+        ladder = ladder_at(files, server.url)
         error = run(capsys, ladder, "--patience", "0", code=1)
         assert "500" in error
         kept = len(lines_of(files))
@@ -186,7 +178,7 @@ def test_what_does_not_fit_is_refused(
     words: tuple[str, ...],
     message: str,
 ) -> None:
-    ladder = ladder_at(files, "http://127.0.0.1:9/v1", "http://127.0.0.1:9/v1", **changes)
+    ladder = ladder_at(files, "http://127.0.0.1:9/v1", **changes)
     assert message in run(capsys, ladder, *words, code=2)
     assert not (files / "out.jsonl").exists() or not lines_of(files)
 
@@ -207,10 +199,7 @@ def stopped(files: Path) -> str:
     save_policy(policy_from(example_content()), "small.json", format="json")
     save_policy(policy_from(family_content("confidence")), "changed.json", format="json")
     digest = load_policy("small.json").digest
-    content = ladder_content("cap")
-    rungs = [{**RUNGS[0], "policy_digest": digest}, RUNGS[1]]
-    content["ladder"] = content["ladder"] | {"rungs": rungs}
-    save_policy(policy_from(content), "policy.json", format="json")
+    saved("cap", rungs=[{**RUNGS[0], "policy_digest": digest}, RUNGS[1]])
     return digest
 
 
@@ -227,7 +216,7 @@ def test_a_rung_with_a_policy_is_asked_whole_and_judged(
         ladder = with_policy(files, server.url)
         found = run(capsys, ladder)
         bodies = [body for body in server.asked if body["model"] == "tiny"]
-        many = [{"id": f"m{k}", "question": f"Say {k}", "gold": str(k)} for k in range(80)]
+        many = [{"id": f"m{k}", "question": f"Say {k}", "gold": str(k)} for k in range(60)]
         work = str(written(files / "many.jsonl", many))
         assert main(["probe", work, "--ladder", ladder, "--out", "run", "--quiet"]) == 0
         asked = len(server.asked)

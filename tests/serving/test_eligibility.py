@@ -10,7 +10,7 @@ from stopadvisor.engines.sampling import Sampling
 from stopadvisor.ground.constants import PROMPT_TEMPLATES
 from stopadvisor.policy.requests import policy_plan
 from stopadvisor.serving.eligibility import _FIELDS, Coverage, CoveredRequest, Reason
-from tests.policy_content import example_content, policy_from
+from tests.policy_content import SERVED_RUNGS, example_content, ladder_content, policy_from
 
 TEXT = PROMPT_TEMPLATES["numeric"].replace("{question}", "What is 2 + 2?")
 MESSAGE = {"role": "user", "content": TEXT}
@@ -168,6 +168,27 @@ def test_text_around_the_question(text: str, expected: str) -> None:
     )
     strict = coverage(prompt_template=template).check(body, task=None)
     assert reason(strict) == (expected if text != "2 + 2" else "template")
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"reasoning_effort": "high", "user": "me", "n": 1}, "covered"),
+        ({"model": "tiny"}, "model"),
+        ({"reasoning_effort": "low"}, "thinking"),
+        ({"temperature": 0.7}, "sampling"),
+        ({"top_k": -1}, "sampling"),
+        ({"seed": 1}, "sampling"),
+        ({"max_tokens": 1000}, "max-tokens"),
+        ({"chat_template_kwargs": {"x": 1}}, "template"),
+    ],
+)
+def test_a_ladder_covers_what_is_asked_as_its_reference_was(
+    fields: dict[str, Any], expected: str
+) -> None:
+    policy = policy_from(ladder_content(ladder={"rungs": SERVED_RUNGS}))
+    body = {"model": "big", "messages": [{"role": "user", "content": "2 + 2?"}]} | fields
+    assert reason(Coverage.of_ladder(policy).check(body, task=None)) == expected
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -20,29 +19,19 @@ from stopadvisor.serving.gateway.policies import Bound
 from stopadvisor.serving.gateway.server import serve
 from stopadvisor.serving.metrics import Metrics
 from stopadvisor.serving.serve_settings import AuditSettings
-from tests.engines.fake_server import FakeServer
 from tests.integration.server import free_port
-from tests.serving.gateways import (
-    OddServer,
-    RunningGateway,
-    chat_body,
-    odd_server,
-    running,
-    save_policy_of,
-    until,
-)
+from tests.serving.gateways import OddServer, RunningGateway, chat_body, odd_server, running, until
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def server() -> Iterator[OddServer]:
     with odd_server() as server:
         yield server
 
 
 @pytest.fixture
-def policy(server: FakeServer, tmp_path: Path) -> Path:
-    save_policy_of(server, tmp_path / "policy.json")
-    return tmp_path / "policy.json"
+def policy(policies: Path) -> Path:
+    return policies / "stops.json"
 
 
 def audit(folder: Path, **fields: Any) -> AuditSettings:
@@ -55,7 +44,7 @@ def resolved(gateway: RunningGateway) -> int:
 
 
 def test_stopped_requests_are_audited_under_the_name_that_clients_see(
-    server: FakeServer, policy: Path, tmp_path: Path
+    server: OddServer, policy: Path, tmp_path: Path
 ) -> None:
     with running(policy, server, audit=audit(tmp_path / "audits")) as gateway:
         replies = [gateway.ask(chat_body()), gateway.ask(chat_body(stream=True))]
@@ -75,37 +64,25 @@ def test_stopped_requests_are_audited_under_the_name_that_clients_see(
     assert "stopadvisor_audits_total" in text
 
 
-def test_audits_make_room_for_requests(tmp_path: Path) -> None:
-    server = OddServer(chat="reasoning_content")
-    server.start()
-    save_policy_of(server, tmp_path / "policy.json")
-    settings = audit(tmp_path / "audits")
-    try:
-        with running(tmp_path / "policy.json", server, audit=settings, concurrency=1) as gateway:
-            gateway.ask(chat_body())
-            until(lambda: resolved(gateway) == 1)
-            server.holds = "silent-thinking"
-            (auditor,) = gateway.gateway.auditors._by_digest.values()
+def test_audits_make_room_for_requests(server: OddServer, policy: Path, tmp_path: Path) -> None:
+    with running(policy, server, audit=audit(tmp_path), concurrency=1) as gateway:
+        (auditor,) = gateway.gateway.auditors._by_digest.values()
 
-            async def begin() -> None:
-                async def never() -> FullThinking:
-                    await asyncio.sleep(3_600)
-                    raise AssertionError
+        async def begin() -> None:
+            async def never() -> FullThinking:
+                await asyncio.sleep(3_600)
+                raise AssertionError
 
-                auditor.served(AuditedReply("held", 4, "5", "numeric", 10, 10), never)
-                assert auditor._running
+            auditor.served(AuditedReply("held", 4, "5", "numeric", 10, 10), never)
+            assert auditor._running
 
-            asyncio.run_coroutine_threadsafe(begin(), gateway.loop).result(5)
-            waits = [Thread(target=gateway.ask, args=(chat_body(),), daemon=True) for _ in "ab"]
-            for thread in waits:
-                thread.start()
-            until(lambda: auditor.log.monitor.counts["shed"] == 1)
-            until(lambda: not auditor._running)
-            server.kill()
-            for thread in waits:
-                thread.join(20)
-    finally:
-        server.stop()
+        asyncio.run_coroutine_threadsafe(begin(), gateway.loop).result(5)
+        server.holds = "silent-thinking"
+        clients = [gateway.send(chat_body()) for _ in "ab"]
+        until(lambda: auditor.log.monitor.counts["shed"] == 1)
+        until(lambda: not auditor._running)
+        for client in clients:
+            client.close()
 
 
 def test_what_is_replaced_is_closed_after_its_last_audit() -> None:
@@ -133,7 +110,7 @@ def test_what_is_replaced_is_closed_after_its_last_audit() -> None:
 
 
 def test_an_alarm_ends_the_stopping_until_it_is_reset(
-    server: FakeServer, policy: Path, tmp_path: Path
+    server: OddServer, policy: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "audits"
     settings = audit(folder, on_alarm="shadow")
@@ -148,7 +125,7 @@ def test_an_alarm_ends_the_stopping_until_it_is_reset(
 
 
 def test_an_alarm_that_is_still_on_keeps_a_gateway_from_starting(
-    server: FakeServer, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: OddServer, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It says so in its log, a JSON object a line."""
     monkeypatch.setattr("stopadvisor.serving.gateway.server.Metrics", lambda: Metrics(Registry()))

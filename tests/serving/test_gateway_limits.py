@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -20,13 +19,15 @@ from stopadvisor.serving.gateway import server as server_module
 from stopadvisor.serving.gateway.forward import Forwarder, proxy_of
 from stopadvisor.serving.gateway.intake import Target
 from tests.serving.gateways import (
-    Odd,
     OddServer,
     RunningGateway,
+    Seen,
     chat_body,
+    http_reply,
     odd_server,
+    received,
     running,
-    save_policy_of,
+    says,
     until,
 )
 
@@ -35,41 +36,28 @@ LONG = 70_000
 
 
 @pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("policies") / "stops.json"
-    with odd_server() as server:
-        save_policy_of(server, path)
-    return path
+def pair(policies: Path) -> Iterator[tuple[OddServer, RunningGateway]]:
+    with odd_server() as server, running(policies / "stops.json", server) as gateway:
+        yield server, gateway
 
 
 @pytest.fixture
-def server() -> Iterator[OddServer]:
-    with odd_server() as server:
-        yield server
+def server(pair: tuple[OddServer, RunningGateway]) -> Iterator[OddServer]:
+    """The server of all tests, whose odd answers end with a test."""
+    yield pair[0]
+    pair[0].odd.clear()
 
 
 @pytest.fixture
-def gateway(server: OddServer, policy: Path) -> Iterator[RunningGateway]:
-    with running(policy, server) as gateway:
-        yield gateway
+def gateway(pair: tuple[OddServer, RunningGateway], server: OddServer) -> RunningGateway:
+    """The gateway of all tests, ready again."""
+    until(lambda: pair[1].gateway.is_ready)
+    return pair[1]
 
 
-def says(to: BaseHTTPRequestHandler, answer: bytes) -> None:
-    """Write raw bytes, and close the connection."""
-    to.wfile.write(answer)
-    to.close_connection = True
-
-
-def connected(gateway: RunningGateway, sent: bytes) -> socket.socket:
-    client = socket.create_connection(("127.0.0.1", gateway.port), timeout=20)
-    client.sendall(sent)
-    return client
-
-
-def to_the_end(client: socket.socket) -> bytes:
-    """Read until the gateway closes the connection."""
-    with client:
-        return b"".join(iter(lambda: client.recv(2**16), b""))
+@pytest.fixture
+def policy(policies: Path) -> Path:
+    return policies / "stops.json"
 
 
 HEAD = b"POST /v1/odd HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
@@ -80,13 +68,13 @@ HEAD = b"POST /v1/odd HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
 
 def test_what_no_policy_can_cover_is_not_parsed(server: OddServer, gateway: RunningGateway) -> None:
     """Parsing nested lists would block the event loop for seconds."""
-    server.odd["/v1/odd"] = lambda to, body: says(to, b"HTTP/1.1 200 OK\r\n\r\n%d" % len(body))
-    server.odd["/v1/chat/completions"] = server.odd["/v1/odd"]
+    seen: list[Seen] = []
+    server.odd = dict.fromkeys(("/v1/odd", "/v1/chat/completions"), says(http_reply(), seen))
     body = b"[" * 100_000
-    got = gateway.ask(body, "/v1/odd")
-    assert (got.way, got.body) == ("passthrough; reason=path", b"100000")
-    got = gateway.ask(body)  # more than a prompt for a context of 1,024 tokens can have
-    assert (got.way, got.body) == ("passthrough; reason=room", b"100000")
+    assert gateway.ask(body, "/v1/odd").way == "passthrough; reason=path"
+    # More than a prompt for a context of 1,024 tokens can have.
+    assert gateway.ask(body).way == "passthrough; reason=room"
+    assert [asked.body for asked in seen] == [body, body]
     assert gateway.ask(b"[" * 70_000).way == "passthrough; reason=body"
 
 
@@ -124,11 +112,11 @@ def test_bodies_count_until_their_requests_are_answered(
 
     def late(to: BaseHTTPRequestHandler, body: bytes) -> None:
         assert go.wait(20)
-        says(to, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        says(http_reply())(to, body)
 
     server.odd["/v1/odd"] = late
-    half = connected(gateway, HEAD % 2000 + b"x" * 400)
-    whole = connected(gateway, HEAD % 500 + b"x" * 500)
+    half = gateway.connect(HEAD % 2000 + b"x" * 400)
+    whole = gateway.connect(HEAD % 500 + b"x" * 500)
     held = gateway.gateway._intake
     until(lambda: held._held == 900)
     try:
@@ -147,7 +135,7 @@ def test_bodies_count_until_their_requests_are_answered(
 
 def test_a_body_that_does_not_go_on_is_not_waited_for(server: OddServer, policy: Path) -> None:
     with running(policy, server, timeouts={"between": 0.3}) as gateway:
-        got = to_the_end(connected(gateway, HEAD % 5 + b"{"))
+        got = received(gateway.connect(HEAD % 5 + b"{"))
         assert got.startswith(b"HTTP/1.1 408 ")
         assert gateway.record()["status"] == 408
         assert gateway.gateway._intake._held == 0
@@ -160,7 +148,7 @@ def test_half_requests_keep_nobody_out(
     monkeypatch.setattr(server_module, "most_connections", lambda upstream: 20)
     with running(policy, server) as gateway, ExitStack() as sockets:
         half = [
-            sockets.enter_context(connected(gateway, b"GET /v1/models HTTP/1.1\r\nX: "))
+            sockets.enter_context(gateway.connect(b"GET /v1/models HTTP/1.1\r\nX: "))
             for _ in range(60)
         ]
         for number in range(3):
@@ -175,15 +163,15 @@ def test_a_head_that_does_not_end_is_not_waited_for(
     gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch, before: bytes
 ) -> None:
     monkeypatch.setattr(server_module, "HEAD_SECONDS", 0.2)
-    got = to_the_end(connected(gateway, before + b"GET /v1/models HTTP/1.1\r\nX: y"))
+    got = received(gateway.connect(before + b"GET /v1/models HTTP/1.1\r\nX: y"))
     assert got.startswith(b"HTTP/1.1 200 OK") == bool(before)
     assert got.endswith(b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\n\r\n")
 
 
 def test_a_head_has_a_largest_size(gateway: RunningGateway) -> None:
-    client = connected(gateway, b"GET /v1/models HTTP/1.1\r\nX: ")
+    client = gateway.connect(b"GET /v1/models HTTP/1.1\r\nX: ")
     client.sendall(b"y" * (server_module.HEAD_BYTES + 1))
-    assert to_the_end(client).startswith(b"HTTP/1.1 431 ")
+    assert received(client).startswith(b"HTTP/1.1 431 ")
 
 
 ELSEWHERE = (
@@ -201,29 +189,23 @@ ELSEWHERE = (
 )
 
 
-def answers(asked: list[str], body: bytes = b"{}") -> Odd:
-    """Answer any request, and note its target."""
-
-    def answer(to: BaseHTTPRequestHandler, _: bytes) -> None:
-        asked.append(to.path)
-        says(to, b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-
-    return answer
-
-
 @pytest.mark.parametrize("base", ["", "/v1"], ids=["host-alone", "below-v1"])
-def test_no_path_leads_out_of_the_upstream(server: OddServer, policy: Path, base: str) -> None:
+def test_no_path_leads_out_of_the_upstream(policy: Path, base: str) -> None:
     """Neither to another server nor out of the base URL."""
-    asked: list[str] = []
-    with odd_server() as other, running(policy, server, check_every=60.0) as gateway:
+    seen: list[Seen] = []
+    with (
+        odd_server() as other,
+        odd_server() as server,
+        running(policy, server, check_every=60.0) as gateway,
+    ):
         (upstream,) = gateway.gateway.pool.all
         upstream.url = upstream.url.removesuffix("/v1") + base
-        server.wild = other.wild = answers(asked)
+        server.wild = other.wild = says(http_reply(), seen)
         for path in ELSEWHERE:
             line = f"GET {path.format(port=other.port)} HTTP/1.1\r\n".encode()
-            got = to_the_end(connected(gateway, line + b"Host: x\r\nConnection: close\r\n\r\n"))
+            got = received(gateway.connect(line + b"Host: x\r\nConnection: close\r\n\r\n"))
             assert got.startswith(b"HTTP/1.1 404 "), path
-    assert asked == []
+    assert seen == []
 
 
 @pytest.mark.parametrize("base", ["http://host:8000", "https://host/v1", "http://[::1]:1/a/v1"])
@@ -234,14 +216,13 @@ def test_a_target_stays_at_its_upstream(base: str) -> None:
         assert url.origin() == URL(base).origin()
 
 
-def test_what_stays_below_goes_through(server: OddServer, policy: Path) -> None:
-    asked: list[str] = []
+def test_what_stays_below_goes_through(server: OddServer, gateway: RunningGateway) -> None:
+    seen: list[Seen] = []
     paths = ["/v1/models/org%2Fname", "/v1/a..b/...?up=../..", "/v1/files/a@b:1?q=%252e"]
-    with running(policy, server, check_every=60.0) as gateway:
-        server.wild = answers(asked)
-        for path in paths:
-            assert gateway.get(path).status == 200
-    assert asked == paths
+    server.odd = {path.partition("?")[0]: says(http_reply(), seen) for path in paths}
+    for path in paths:
+        assert gateway.get(path).status == 200
+    assert [asked.path for asked in seen] == paths
 
 
 def test_methods_that_show_a_key_or_open_a_tunnel_are_refused(gateway: RunningGateway) -> None:
@@ -253,19 +234,11 @@ def test_methods_that_show_a_key_or_open_a_tunnel_are_refused(gateway: RunningGa
 def test_headers_that_a_connection_names_stay_on_it(
     server: OddServer, gateway: RunningGateway
 ) -> None:
-    seen: list[dict[str, str]] = []
-
-    def answer(to: BaseHTTPRequestHandler, body: bytes) -> None:
-        seen.append({name.lower(): value for name, value in to.headers.items()})
-        says(
-            to,
-            b"HTTP/1.1 200 OK\r\nConnection: X-Inner\r\nX-Inner: 1\r\nX-Outer: 2\r\n"
-            b"Content-Length: 2\r\n\r\n{}",
-        )
-
-    server.odd["/v1/odd"] = answer
+    seen: list[Seen] = []
+    inner = ("Connection: X-Inner", "X-Inner: 1", "X-Outer: 2")
+    server.odd["/v1/odd"] = says(http_reply(b"{}", *inner), seen)
     got = gateway.ask(b"{}", "/v1/odd", Connection="X-Hop, close", X_Hop="1", X_Kept="2")
-    assert ("x-hop" in seen[0], seen[0]["x-kept"]) == (False, "2")
+    assert ("x-hop" in seen[0].headers, seen[0].headers["x-kept"]) == (False, "2")
     assert ("x-inner" in got.headers, got.headers["x-outer"]) == (False, "2")
 
 
@@ -281,28 +254,23 @@ def test_the_operators_netrc_is_not_for_clients(
         assert gateway.ask(chat_body(n=2)).way == "passthrough; reason=n"
         assert gateway.ask(chat_body(n=2), Authorization="Bearer of-a-client").status == 200
         assert gateway.ask(chat_body()).way == "policy; reason=covered"
-    sent = [{name.lower(): value for name, value in given.items()} for given in server.headers]
-    assert {given.get("authorization") for given in sent} == {None, "Bearer of-a-client"}
+    assert {given.get("authorization") for given in server.named} == {None, "Bearer of-a-client"}
 
 
 def test_a_proxy_of_the_environment_is_used(
     server: OddServer, policy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[str, str | None]] = []
-    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+    seen: list[Seen] = []
     with running(policy, server, check_every=60.0) as gateway, odd_server() as proxy:
         pool = gateway.gateway.pool
         monkeypatch.setenv("http_proxy", f"http://user:pass%21@127.0.0.1:{proxy.port}")
         monkeypatch.setenv("no_proxy", "elsewhere")
         gateway.gateway._forwarder._proxies = {u: proxy_of(u.url) for u in pool.all}
-
-        def note(to: BaseHTTPRequestHandler, _: bytes) -> None:
-            asked.append((to.path, to.headers["Proxy-Authorization"]))
-            says(to, answer)
-
-        proxy.wild = note
+        proxy.wild = says(http_reply(), seen)
         assert gateway.get("/v1/odd").status == 200
-    assert asked == [(f"{server.url}/odd", "Basic dXNlcjpwYXNzIQ==")]
+    (asked,) = seen
+    assert asked.path == f"{server.url}/odd"
+    assert asked.headers["proxy-authorization"] == "Basic dXNlcjpwYXNzIQ=="
 
 
 # --- Servers --------------------------------------------------------------------------------------
@@ -313,13 +281,12 @@ def test_a_list_of_models_is_short_and_where_it_was(
     server: OddServer, gateway: RunningGateway, large: bool
 ) -> None:
     listed = gateway.get("/v1/models").body
-    found = b"HTTP/1.1 302 Found\r\nLocation: /v1/elsewhere\r\nContent-Length: 0\r\n\r\n"
+    found = http_reply(b"", "Location: /v1/elsewhere", status="302 Found")
     if large:
-        found = b"HTTP/1.1 200 OK\r\n\r\n" + listed + b" " * 5 * 2**20
-    whole = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(listed) + listed
-    server.odd["/v1/elsewhere"] = lambda to, body: says(to, whole)
-    server.odd["/v1/models"] = lambda to, body: says(to, found)
-    until(lambda: "upstream-down" in {line["event"] for line in gateway.lines})
+        found = http_reply(listed + b" " * 5 * 2**20)
+    server.odd["/v1/elsewhere"] = says(http_reply(listed))
+    server.odd["/v1/models"] = says(found)
+    until(lambda: not gateway.gateway.is_ready)
     del server.odd["/v1/models"]
     until(lambda: gateway.gateway.is_ready)
 
@@ -331,31 +298,26 @@ def test_a_server_that_does_not_list_its_models_in_time_is_checked(
         raise TimeoutError
 
     monkeypatch.setattr(Forwarder, "get", late)
-    missing = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
-    server.odd["/v1/models"] = lambda to, body: says(to, missing)
+    server.odd["/v1/models"] = says(http_reply(b"", status="404 Not Found"))
     until(lambda: not gateway.gateway.is_ready)
 
 
-@pytest.mark.parametrize("status", [b"999", b"000", b"101", b"600"])
+@pytest.mark.parametrize("status", ["999", "000", "101", "600"])
 def test_a_status_that_ends_no_request_is_not_passed_on(
-    server: OddServer, gateway: RunningGateway, status: bytes
+    server: OddServer, gateway: RunningGateway, status: str
 ) -> None:
-    answer = b"HTTP/1.1 " + status + b" Odd\r\nContent-Length: 2\r\n\r\n{}"
-    server.odd["/v1/odd"] = lambda to, body: says(to, answer)
+    server.odd["/v1/odd"] = says(http_reply(status=f"{status} Odd"))
     got = gateway.ask(b"{}", "/v1/odd")
     assert (got.status, got.json["error"]["type"]) == (502, "upstream_error")
-    assert gateway.record()["status"] == 502
 
 
 def test_a_server_cannot_say_how_a_request_was_served(
     server: OddServer, gateway: RunningGateway
 ) -> None:
-    forged = (
-        b"HTTP/1.1 200 OK\r\nX-StopAdvisor: policy; digest=f0f0f0f0\r\nContent-Length: 2\r\n\r\n{}"
-    )
-    server.odd["/v1/odd"] = lambda to, body: says(to, forged)
+    forged = http_reply(b"{}", "X-StopAdvisor: policy; digest=f0f0f0f0")
+    server.odd["/v1/odd"] = says(forged)
     asked = b"POST /v1/odd HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}"
-    got = to_the_end(connected(gateway, asked)).lower()
+    got = received(gateway.connect(asked)).lower()
     assert got.count(b"x-stopadvisor:") == 1
     assert b"x-stopadvisor: passthrough; reason=path" in got
 
@@ -384,8 +346,7 @@ def test_a_server_that_repeats_the_key_does_not_hand_it_out(
     monkeypatch.setenv("UPSTREAM_KEY", KEY)
     with running(policy, server, api_key_env="UPSTREAM_KEY") as gateway:
         got = gateway.ask(b"{}", "/v1/odd", Accept_Encoding="gzip")
-        packed = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}"
-        server.odd["/v1/odd"] = lambda to, body: says(to, packed)
+        server.odd["/v1/odd"] = says(http_reply(b"{}", "Content-Encoding: gzip"))
         assert gateway.ask(b"{}", "/v1/odd").status == 502
     hidden = [f"bad key {'*' * len(KEY)}", *("*" * len(text) for text in texts[1:3]), KEY[:-1]]
     assert got.body.decode().split("|") == hidden
@@ -393,10 +354,11 @@ def test_a_server_that_repeats_the_key_does_not_hand_it_out(
 
 
 def test_requests_that_make_a_server_fail_do_not_take_it_from_others(
-    server: OddServer, gateway: RunningGateway
+    server: OddServer, policy: Path
 ) -> None:
-    server.odd["/v1/odd"] = lambda to, body: says(to, b"")
-    assert {gateway.ask(b"{}", "/v1/odd").status for _ in range(4)} == {502}
-    assert gateway.ask(chat_body()).way == "policy; reason=covered"
-    until(lambda: sum(line["event"] == "upstream-up" for line in gateway.lines) >= 2)
-    assert "upstream-down" not in {line["event"] for line in gateway.lines}
+    server.odd["/v1/odd"] = says(b"")
+    with running(policy, server) as gateway:
+        assert {gateway.ask(b"{}", "/v1/odd").status for _ in range(4)} == {502}
+        assert gateway.ask(chat_body()).way == "policy; reason=covered"
+        until(lambda: sum(line["event"] == "upstream-up" for line in gateway.lines) >= 2)
+        assert "upstream-down" not in {line["event"] for line in gateway.lines}

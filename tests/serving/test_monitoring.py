@@ -15,7 +15,12 @@ from stopadvisor.serving.monitoring import PromiseMonitor, WatchSettings, exit_c
 from stopadvisor.stats.sequential import betting_upper_limit
 from tests.long.coverage import ceiling
 from tests.long.streams import BROKEN_STREAMS, CALM, calm_monitor, false_alarms
-from tests.policy_content import example_content, full_budget_content, policy_from
+from tests.policy_content import (
+    certificate_content,
+    example_content,
+    full_budget_content,
+    policy_from,
+)
 
 DIFFERS = WatchSettings("0" * 64, "differs", 0.05, 0.05, 0.05, 0.1, 1e6)
 LOST = replace(DIFFERS, loss="lost", alpha=0.02)
@@ -241,8 +246,7 @@ def test_a_state_goes_on_to_the_last_digit() -> None:
 
 
 def policy_with(**fields: Any) -> Policy:
-    content = example_content()
-    return policy_from({**content, "certificate": {**content["certificate"], **fields}})
+    return policy_from(example_content(certificate=certificate_content(**fields)))
 
 
 def test_settings_of_a_policy() -> None:

@@ -69,7 +69,7 @@ def _bytes(ids: Sequence[int]) -> str:
     return bytes(ids).decode("utf-8", "replace")
 
 
-@given(st.text(), st.lists(st.integers(1, 7)))
+@given(st.text(st.sampled_from("a \nüß€漢🙂")), st.lists(st.integers(1, 7)))
 def test_pieces_of_text_add_up_to_the_whole(text: str, sizes: list[int]) -> None:
     ids, stream, parts = list(text.encode()), TextStream(_bytes), []
     for size in sizes:

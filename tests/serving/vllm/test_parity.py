@@ -24,7 +24,7 @@ from tests.serving.vllm.fake_engine import FACTS, FlatLogprobs, route_at
 from tests.serving.vllm.test_route import Client
 
 ROOT = TINY.parent.parent
-N_QUESTIONS = 4
+N_QUESTIONS = 2
 
 
 @cache
@@ -118,11 +118,11 @@ def test_replies_are_those_of_the_local_engine(workload: str, stream: bool) -> N
         reply = expected[number]
         assert reply.text is not None
         stopped = reply.finish == "stopped"
-        assert reader.text("reasoning") == reply.thinking
-        assert reader.text("content") == (
+        assert reader.reply.text("reasoning") == reply.thinking
+        assert reader.reply.text("content") == (
             forced_content(bound.model.plan.cue, reply.text) if stopped else reply.text
         )
-        own = reader.usage["stopadvisor"]
+        own = reader.reply.usage["stopadvisor"]
         assert (own["budget"], own["probes"]) == (reply.budget, reply.n_probes)
         assert own["probe_tokens"] == reply.probe_tokens
 

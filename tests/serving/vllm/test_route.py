@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from stopadvisor.serving.vllm import route as route_module
 from stopadvisor.serving.vllm.route import PolicyRoute
 from tests.engines.fake_server import Story
 from tests.engines.test_live import LENGTH, NEVER
-from tests.serving.gateways import WATCHED
+from tests.serving.gateways import WATCHED, Answer
 from tests.serving.vllm.fake_engine import QUESTION, FakeEngine, policy_of, route_at
 
 PASSED: dict[str, Any] = {"id": "of vLLM"}
@@ -62,36 +61,21 @@ class Client:
 
         response = await self.route.answer(Request(scope, receive), pass_on)
         await response(scope, receive, send)
-        return self.body
-
-    @property
-    def header(self) -> str:
-        (value,) = (v for k, v in self.sent[0]["headers"] if k == b"x-stopadvisor")
-        return str(value.decode())
+        return self.reply.json if self.data.startswith(b"{") else None
 
     @property
     def data(self) -> bytes:
+        """The body as far as it came."""
         return b"".join(message.get("body", b"") for message in self.sent)
 
     @property
-    def body(self) -> Any:
-        return json.loads(self.data) if self.data.startswith(b"{") else None
+    def reply(self) -> Answer:
+        headers = {name.decode(): value.decode() for name, value in self.sent[0]["headers"]}
+        return Answer(self.sent[0]["status"], headers, self.data)
 
     @property
-    def events(self) -> list[dict[str, Any]]:
-        lines = [line for line in self.data.split(b"\n\n") if line.startswith(b"data: {")]
-        return [json.loads(line.removeprefix(b"data: ")) for line in lines]
-
-    def text(self, name: str) -> str:
-        """A field of the reply's message, or of all deltas of a stream."""
-        if self.body is not None:
-            return str(self.body["choices"][0]["message"][name])
-        deltas = [choice["delta"] for event in self.events for choice in event["choices"]]
-        return "".join(delta.get(name) or "" for delta in deltas)
-
-    @property
-    def usage(self) -> dict[str, Any]:
-        return dict((self.body or self.events[-1])["usage"])
+    def header(self) -> str:
+        return self.reply.headers["x-stopadvisor"]
 
 
 def client_of(
@@ -114,16 +98,9 @@ def counted(client: Client, name: str, **labels: str) -> float:
     return 0.0 if value is None else value
 
 
-def run(action: Callable[[], Awaitable[Any]]) -> Any:
-    async def do() -> Any:
-        return await action()
-
-    return asyncio.run(do())
-
-
 def test_a_whole_reply() -> None:
     client = client_of(FakeEngine())
-    body = run(lambda: client.ask(asked()))
+    body = asyncio.run(client.ask(asked()))
     assert client.header == f"policy; reason=covered; digest={client.route.digest}"
     (choice,) = body["choices"]
     assert choice["message"]["content"] == "Final answer: 5"
@@ -136,22 +113,37 @@ def test_a_whole_reply() -> None:
     assert counted(client, "stopadvisor_requests_in_flight") == 0
 
 
-def test_a_streamed_reply_holds_the_same() -> None:
-    client = client_of(FakeEngine(), shows_cached=True)
-    options = {"include_usage": True}
-    run(lambda: client.ask(asked(stream=True, stream_options=options)))
-    whole = client_of(FakeEngine())
-    run(lambda: whole.ask(asked()))
+@pytest.mark.parametrize(
+    ("changes", "content", "finish"),
+    [
+        ({}, "Final answer: 5", "stop"),
+        ({"on_stop": "answer"}, Story().visible, "stop"),
+        (NEVER, Story().visible, "stop"),
+        (NEVER | {"max_think": 10, "budgets": [0, 8]}, None, "length"),
+    ],
+    ids=["stopped", "visible", "never", "cut"],
+)
+def test_a_streamed_reply_holds_the_same(
+    changes: dict[str, Any], content: str | None, finish: str
+) -> None:
+    client = client_of(FakeEngine(), policy_of(**changes), shows_cached=True)
+    asyncio.run(client.ask(asked(stream=True, stream_options={"include_usage": True})))
+    whole = client_of(FakeEngine(), policy_of(**changes))
+    asyncio.run(whole.ask(asked()))
+    (choice,), reply = whole.reply.json["choices"], client.reply
+    assert (choice["message"]["content"], choice["finish_reason"]) == (content, finish)
+    assert reply.events[-2]["choices"][0]["finish_reason"] == finish
+    assert reply.text("content") == (content or "")
+    for name in ("reasoning", "reasoning_content"):
+        assert reply.text(name) == whole.reply.text("reasoning")
+    assert reply.usage["prompt_tokens_details"] == {"cached_tokens": 16}
     assert client.data.endswith(responder.DONE)
-    for name in ("reasoning", "reasoning_content", "content"):
-        assert client.text(name) == whole.text(name)
-    assert client.usage["prompt_tokens_details"] == {"cached_tokens": 16}
     assert client.sent[-1].get("more_body") is False
 
 
 def test_what_is_not_covered_goes_to_the_original_handler_as_it_came() -> None:
     client = client_of(FakeEngine())
-    assert run(lambda: client.ask(asked(n=2))) == PASSED
+    assert asyncio.run(client.ask(asked(n=2))) == PASSED
     assert client.header == f"passthrough; reason=n; digest={client.route.digest}"
     assert client.passed_on == 1
     assert counted(client, "stopadvisor_requests_total", route="passthrough", reason="n") == 1
@@ -159,18 +151,17 @@ def test_what_is_not_covered_goes_to_the_original_handler_as_it_came() -> None:
 
 def test_a_prompt_that_leaves_less_than_the_caps_is_passed_on() -> None:
     client = client_of(FakeEngine(), context=470)
-    assert run(lambda: client.ask(asked())) == PASSED
+    assert asyncio.run(client.ask(asked())) == PASSED
     assert "reason=room" in client.header
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-def test_thinking_and_probes_stand_in_the_clients_trace(stream: bool) -> None:
+def test_thinking_and_probes_stand_in_the_clients_trace() -> None:
     engine = FakeEngine()
     context = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
 
     async def ask_both() -> None:
-        await client_of(engine).ask(asked(stream=stream), {**context, "X-Other": "1"})
-        await client_of(engine).ask(asked(stream=stream))
+        await client_of(engine).ask(asked(stream=True), {**context, "X-Other": "1"})
+        await client_of(engine).ask(asked(stream=True))
 
     asyncio.run(ask_both())
     assert {kind for kind, _ in engine.traced} == {"think", "probe"}
@@ -180,7 +171,7 @@ def test_thinking_and_probes_stand_in_the_clients_trace(stream: bool) -> None:
 
 def test_a_shadow_answers_in_full_and_counts_its_stops() -> None:
     client = client_of(FakeEngine(), shadow=True)
-    body = run(lambda: client.ask(asked()))
+    body = asyncio.run(client.ask(asked()))
     assert client.header.startswith("shadow; ")
     assert body["choices"][0]["message"]["content"] == Story().visible
     assert body["usage"]["completion_tokens_details"] == {"reasoning_tokens": LENGTH}
@@ -192,12 +183,12 @@ def test_a_shadow_thinks_as_far_as_vllm_would() -> None:
     """The policy's caps would cut the thinking at 10 tokens, and the answer at 2."""
     probe = policy_of().content["probe"] | {"answer_cap": 2}
     policy = policy_of(max_think=10, budgets=[0, 4, 8], probe=probe)
-    body = run(lambda: client_of(FakeEngine(), policy, shadow=True).ask(asked()))
+    body = asyncio.run(client_of(FakeEngine(), policy, shadow=True).ask(asked()))
     assert body["choices"][0]["message"]["content"] == Story().visible
     assert body["usage"]["completion_tokens_details"] == {"reasoning_tokens": LENGTH}
     for most, finish in ((14, "length"), (LENGTH + 100, "stop")):
         client = client_of(FakeEngine(), policy, shadow=True)
-        found = run(partial(client.ask, asked(max_tokens=most)))
+        found = asyncio.run(client.ask(asked(max_tokens=most)))
         assert found["choices"][0]["finish_reason"] == finish
         probed = found["usage"]["stopadvisor"]["probe_tokens"]
         assert found["usage"]["completion_tokens"] - probed <= most
@@ -213,7 +204,7 @@ def test_a_client_that_leaves_ends_thinking_and_probe(kind: str, stream: bool) -
         return kind in engine.hanging and (bool(engine.outputs) or kind == "think")
 
     client = client_of(engine, policy, leaves=hangs)
-    run(lambda: asyncio.wait_for(client.ask(asked(stream=stream)), 60))
+    asyncio.run(asyncio.wait_for(client.ask(asked(stream=stream)), 60))
     assert not engine.running
     assert any(kind in name for name in engine.aborted)
     assert counted(client, "stopadvisor_requests_in_flight") == 0
@@ -224,24 +215,24 @@ def test_a_client_that_leaves_ends_thinking_and_probe(kind: str, stream: bool) -
 def test_an_engine_that_fails_at_once_is_for_the_servers_own_handlers(stream: bool) -> None:
     client = client_of(FakeEngine(fails=("think",)))
     with pytest.raises(RuntimeError, match="does not like it"):
-        run(lambda: client.ask(asked(stream=stream)))
+        asyncio.run(client.ask(asked(stream=stream)))
     assert client.sent == []
 
 
 def test_an_engine_that_fails_later_ends_the_stream_with_an_error() -> None:
     """Here the visible answer after a stop fails."""
     client = client_of(FakeEngine(fails=("answer",)), policy_of(on_stop="answer"))
-    run(lambda: client.ask(asked(stream=True)))
-    assert client.events[-1]["error"]["type"] == "server_error"
+    asyncio.run(client.ask(asked(stream=True)))
+    assert client.reply.events[-1]["error"]["type"] == "server_error"
     assert client.data.endswith(responder.DONE)
 
 
 def test_a_quiet_stream_is_kept_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(responder, "KEEP_ALIVE_SECONDS", 0.01)
     client = client_of(FakeEngine(pace=0.03), policy_of(**NEVER, budgets=[4]))
-    run(lambda: client.ask(asked(stream=True)))
+    asyncio.run(client.ask(asked(stream=True)))
     assert client.data.count(responder.KEEP_ALIVE) >= 5
-    assert client.events[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert client.reply.events[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
 
 
 # --- Audits, several policies, and reloads --------------------------------------------------------
@@ -319,24 +310,7 @@ def test_the_header_chooses_among_policies_of_one_model(tmp_path: Path) -> None:
         alone = await served(tmp_path, FakeEngine(), numeric)
         assert (await reply(alone))[0] == f"policy; reason=covered; {digest(numeric)}"
 
-    run(go)
-
-
-def test_policies_are_replaced_and_taken_back(tmp_path: Path, tried: list[Any]) -> None:
-    path = tmp_path / "policy.joblib"
-    engine = FakeEngine()
-
-    async def go() -> None:
-        found = await served(path, engine, STOPS)
-        for policy, budget in ((GOES_ON, None), (STOPS, 4)):
-            save_policy(policy, path)
-            await found.reload()
-            header, body = await reply(found)
-            assert header == f"policy; reason=covered; {digest(policy)}"
-            assert body["usage"]["stopadvisor"]["budget"] == budget
-
-    run(go)
-    assert len(tried) == 3
+    asyncio.run(go())
 
 
 @pytest.mark.parametrize("fault", ["no policy", "another model", "the self-test"])
@@ -362,12 +336,12 @@ def test_what_is_refused_leaves_the_policies_in_use(
             await found.reload()
         assert (await reply(found))[0].endswith(digest(STOPS))
 
-    run(go)
+    asyncio.run(go())
     (record,) = (one for one in caplog.records if one.levelno == logging.ERROR)
     assert record.getMessage().startswith("reload refused, the policies in use stay: ")
 
 
-def test_a_request_ends_under_the_policy_it_began_with(tmp_path: Path) -> None:
+def test_a_request_ends_under_the_policy_it_began_with(tmp_path: Path, tried: list[Any]) -> None:
     path = tmp_path / "policy.joblib"
     save_policy(GOES_ON, path)
     engine = FakeEngine(pace=0.005)
@@ -381,9 +355,12 @@ def test_a_request_ends_under_the_policy_it_began_with(tmp_path: Path) -> None:
         header, body = await asking
         assert header.endswith(digest(STOPS))
         assert body["usage"]["stopadvisor"]["budget"] == 4
-        assert (await reply(found))[0].endswith(digest(GOES_ON))
+        header, body = await reply(found)
+        assert header == f"policy; reason=covered; {digest(GOES_ON)}"
+        assert body["usage"]["stopadvisor"]["budget"] is None
 
-    run(go)
+    asyncio.run(go())
+    assert len(tried) == 2
 
 
 def test_a_policy_that_comes_back_goes_on_with_its_audits(tmp_path: Path) -> None:
@@ -403,5 +380,5 @@ def test_a_policy_that_comes_back_goes_on_with_its_audits(tmp_path: Path) -> Non
         for auditor in auditors.values():
             await auditor.drain(5)
 
-    run(go)
+    asyncio.run(go())
     assert len(list((tmp_path / "audits").iterdir())) == 2

@@ -70,8 +70,8 @@ def test_an_engine_as_it_was_passes() -> None:
 def test_an_engine_that_changed_does_not_serve(
     change: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(self_test, "_ENDS_WITHIN", 0.05)
+    monkeypatch.setattr(self_test, "_ENDS_WITHIN", 0.02)
     # Long enough that a request which is not aborted is still running when the wait ends.
-    monkeypatch.setattr(self_test, "_TOKENS", 96 if change == "no abort" else 18)
+    monkeypatch.setattr(self_test, "_TOKENS", 48 if change == "no abort" else 18)
     with pytest.raises(ModelError, match=message):
         tried(Changed(change))
