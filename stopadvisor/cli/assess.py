@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +11,7 @@ import click
 
 from stopadvisor.api import AssessmentRequest, assess_target, is_workload_file
 from stopadvisor.cli.parts.command import CONFIG, Command, effective_config
-from stopadvisor.cli.parts.declare import PATH, VERBOSE, is_given, option, pop_settings, show
+from stopadvisor.cli.parts.declare import PATH, VERBOSE, Printed, is_given, option, pop_settings
 from stopadvisor.cli.parts.probing import RECORDED_LADDER, probe_options, take_probing
 from stopadvisor.cli.parts.settings import (
     GUARANTEES,
@@ -24,7 +23,7 @@ from stopadvisor.cli.parts.settings import (
 from stopadvisor.collection.probe_settings import ProbeSettings
 from stopadvisor.engines.engine_settings import EngineSettings
 from stopadvisor.ground.errors import StopAdvisorError
-from stopadvisor.report.progress import progress_on
+from stopadvisor.ground.progress import Progress
 from stopadvisor.report.sheets.assess import assess_sheet
 from stopadvisor.runs.sources import REPORT
 from stopadvisor.runs.storage import replace_file
@@ -73,17 +72,16 @@ _ANALYSIS = option("Analysis")
 @probe_options
 @VERBOSE
 def command(
+    progress: Progress,
     target: Path,
     protocol: Literal["deploy", "paper"],
     *,
     ladder: Path | None,
     open_calibration: bool,
     no_report: bool,
-    json: bool,
-    quiet: bool,
     verbose: bool,
     **params: Any,
-) -> int:
+) -> Printed:
     """Advise whether the model may stop thinking early on WORKLOAD, and what that saves.
 
     Probes what is missing first, with the options of `probe`; a run directory or a published
@@ -117,15 +115,12 @@ def command(
     asked = AssessmentRequest(
         probing, engine, wanted, pricing, protocol, open_calibration, ladder=ladder
     )
-    with progress_on(sys.stderr, quiet=quiet) as progress:
-        source, result = assess_target(asked, progress, given=given)
-        config = effective_config(click.get_current_context())
-        replace_file(source.folder / CONFIG.name, config.encode())
-        report = not (is_paper or no_report) and os.environ.get("STOPADVISOR_REPORT") != "0"
-        if report:
-            progress.remark(_write_report(source.folder))
-    show(result, assess_sheet(result, verbose=verbose), json=json)
-    return 0
+    source, result = assess_target(asked, progress, given=given)
+    config = effective_config(click.get_current_context())
+    replace_file(source.folder / CONFIG.name, config.encode())
+    if not (is_paper or no_report) and os.environ.get("STOPADVISOR_REPORT") != "0":
+        progress.remark(_write_report(source.folder))
+    return Printed(result, assess_sheet(result, verbose=verbose))
 
 
 def _write_report(folder: Path) -> str:

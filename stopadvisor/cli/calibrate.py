@@ -5,7 +5,6 @@ If nothing was certified, or the advice is full thinking, the written policy nev
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +15,19 @@ from stopadvisor.certification.issue import PolicyTarget, issue
 from stopadvisor.cli.parts.command import Command
 from stopadvisor.cli.parts.declare import (
     COUNT,
-    OUTPUT,
     PATH,
     VERBOSE,
-    declare,
+    Printed,
     option,
     pop_settings,
-    show,
+    printed,
 )
 from stopadvisor.cli.parts.settings import DESPITE, GUARANTEES, overrides, setting_options
 from stopadvisor.ground.errors import CalibrationError
+from stopadvisor.ground.progress import Progress
 from stopadvisor.policy.signature import signing_key
 from stopadvisor.report.headline import calibrated_headline
 from stopadvisor.report.html.page import refresh_report
-from stopadvisor.report.progress import progress_on
 from stopadvisor.report.sheets.calibrate import calibrate_sheet
 from stopadvisor.runs.sources import newest_source, open_source
 
@@ -96,18 +94,18 @@ _certificate = option("Certificate")
     type=PATH,
     help="Sign the policy with this private key (PEM, elliptic curve); nothing is sent anywhere.",
 )
-@declare(*OUTPUT, VERBOSE)
+@printed
+@VERBOSE
 def command(
+    progress: Progress,
     path: Path | None,
     source_policy: Path | None,
     out: Path | None,
     sign: Path | None,
     *,
-    json: bool,
-    quiet: bool,
     verbose: bool,
     **params: Any,
-) -> int:
+) -> Printed:
     """Certify a threshold on calibration questions of RUN and write the frozen policy.
 
     Without RUN: the run assessed last under runs/.  Each new setting counts as one
@@ -121,23 +119,22 @@ def command(
         if source_policy is not None and value:
             raise click.UsageError(f"{name} means nothing with --from: the policy brings its rule")
     target = PolicyTarget(out, None if sign is None else signing_key(sign))
-    with progress_on(sys.stderr, quiet=quiet) as progress:
-        source = newest_source() if path is None else open_source(path)
-        if path is None:
-            progress.remark(f"calibrating {source.folder}, the run assessed last")
-        if asked.alpha is None:
-            has_gold = source.graded_by == "gold"
-            raise CalibrationError(
-                "say --alpha, the largest share of "
-                + ("all questions that may lose a right answer" if has_gold else _DIFFERING)
-                + "; in production begin with 0.01 to 0.05; `stopadvisor assess` says what each "
-                "promise would buy"
-            )
-        result = issue(source, request, target, calibrated_headline, source_policy=source_policy)
-        for remark in result.remarks:
+    source = newest_source() if path is None else open_source(path)
+    if path is None:
+        progress.remark(f"calibrating {source.folder}, the run assessed last")
+    if asked.alpha is None:
+        has_gold = source.graded_by == "gold"
+        raise CalibrationError(
+            "say --alpha, the largest share of "
+            + ("all questions that may lose a right answer" if has_gold else _DIFFERING)
+            + "; in production begin with 0.01 to 0.05; `stopadvisor assess` says what each "
+            "promise would buy"
+        )
+    result = issue(source, request, target, calibrated_headline, source_policy=source_policy)
+    for remark in result.remarks:
+        progress.remark(f"note: {remark}")
+    if result.promoted is not None:
+        for remark in refresh_report(source.folder):
             progress.remark(f"note: {remark}")
-        if result.promoted is not None:
-            for remark in refresh_report(source.folder):
-                progress.remark(f"note: {remark}")
-    show(result, calibrate_sheet(result, verbose=verbose), json=json)
-    return 0 if result.certified else NOT_CERTIFIED
+    code = 0 if result.certified else NOT_CERTIFIED
+    return Printed(result, calibrate_sheet(result, verbose=verbose), code)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 
 from stopadvisor.cli.parts.command import Command
-from stopadvisor.cli.parts.declare import OUTPUT, PATH, SIGNATURE, VERBOSE, declare, show
+from stopadvisor.cli.parts.declare import PATH, SIGNATURE, VERBOSE, Printed, printed
 from stopadvisor.ground.errors import PolicyError
+from stopadvisor.ground.progress import Progress
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.run_policies import current_policy, newest_policy
 from stopadvisor.policy.shown import inspected
 from stopadvisor.report.comparison import compared
-from stopadvisor.report.progress import progress_on
 from stopadvisor.report.sheets.inspect import comparison_sheet, inspect_sheet
 from stopadvisor.runs.directory import MANIFEST, RunDirectory
 from stopadvisor.runs.sources import model_as_given
@@ -37,16 +36,16 @@ __all__ = ["command"]
 @click.argument("path", metavar="[POLICY]", required=False, type=PATH)
 @click.argument("other", metavar="[OTHER]", required=False, type=PATH)
 @SIGNATURE
-@declare(*OUTPUT, VERBOSE)
+@printed
+@VERBOSE
 def command(
+    progress: Progress,
     path: Path | None,
     other: Path | None,
     require_signature: tuple[Path, ...],
     *,
-    json: bool,
-    quiet: bool,
     verbose: bool,
-) -> int:
+) -> Printed:
     """Show what a frozen POLICY does, what was shown about it, and what it is bound to.
 
     With OTHER: the differences between POLICY and OTHER, in words.  Without POLICY: the policy in
@@ -55,8 +54,7 @@ def command(
     """
     if path is None:
         path = newest_policy()
-        with progress_on(sys.stderr, quiet=quiet) as progress:
-            progress.remark(f"inspecting {path}, the policy written last")
+        progress.remark(f"inspecting {path}, the policy written last")
     if path.is_dir():
         file = current_policy(path)
         found = "without one: `stopadvisor calibrate` writes it" if file is None else f"with {file}"
@@ -65,8 +63,7 @@ def command(
     if other is not None:
         second = load_policy(other, require_signature=require_signature or None)
         comparison = compared(policy, path, second, other)
-        show(comparison, comparison_sheet(comparison), json=json)
-        return 0
+        return Printed(comparison, comparison_sheet(comparison))
     model = None if policy.terms.model is None else policy.terms.model.name
     given = None if model is None else model_as_given(path.parent, model)
     workload = None  # the policy's, if its run was probed with a model loaded here
@@ -79,5 +76,4 @@ def command(
     sheet = inspect_sheet(
         shown, verbose=verbose, workload=workload, model=None if given == model else given
     )
-    show(shown, sheet, json=json)
-    return 0
+    return Printed(shown, sheet)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 
 from stopadvisor.cli.parts.command import Command
-from stopadvisor.cli.parts.declare import OUTPUT, PATH, declare, show
+from stopadvisor.cli.parts.declare import PATH, Printed, printed
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.ground.printable import short_repr
+from stopadvisor.ground.progress import Progress
 from stopadvisor.policy.frozen import load_policy
-from stopadvisor.report.progress import progress_on
 from stopadvisor.report.sheets.monitor import monitor_sheet
 from stopadvisor.serving.audit_log import find_series, replay
 from stopadvisor.serving.audit_log import reset as write_reset
@@ -47,16 +46,10 @@ __all__ = ["command"]
 @click.option(
     "--reset", metavar="NAME", help="End an alarm; NAME is the person who looked into it."
 )
-@declare(*OUTPUT)
+@printed
 def command(
-    policy: Path,
-    logs: tuple[Path, ...],
-    gold: Path | None,
-    reset: str | None,
-    *,
-    json: bool,
-    quiet: bool,
-) -> int:
+    _: Progress, policy: Path, logs: tuple[Path, ...], gold: Path | None, reset: str | None
+) -> Printed:
     """Tell from audits whether the promise of POLICY is kept, and how soon a breach would show.
 
     There are three alarms.  Promise (exit code 6): the loss that the certificate limits is above
@@ -76,13 +69,11 @@ def command(
     if reset is not None:
         write_reset(series, reset)
     grades = {} if gold is None else _read_gold(gold)
-    with progress_on(sys.stderr, quiet=quiet):
-        monitor, remarks = replay(series, drift_reference(loaded), gold=grades, policy=loaded)
+    monitor, remarks = replay(series, drift_reference(loaded), gold=grades, policy=loaded)
     if grades and not monitor.settings.needs_gold:
         remarks += ("this policy promises equal replies: gold decides nothing",)
     result = monitored(monitor, loaded, remarks, replicas=len(series))
-    show(result, monitor_sheet(result), json=json)
-    return exit_code(monitor.alarms)
+    return Printed(result, monitor_sheet(result), exit_code(monitor.alarms))
 
 
 def _read_gold(path: Path) -> dict[str, tuple[bool, bool]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,9 @@ import click
 from stopadvisor.assessment.promises import plan_labels
 from stopadvisor.assessment.settings import SettingsOverrides, asked_alpha
 from stopadvisor.cli.parts.command import Command
-from stopadvisor.cli.parts.declare import OUTPUT, PATH, SHARE, Parsed, declare, is_open, show
+from stopadvisor.cli.parts.declare import PATH, SHARE, Parsed, Printed, declare, is_open, printed
 from stopadvisor.cli.parts.settings import ALPHA, DELTA
-from stopadvisor.report.progress import progress_on
+from stopadvisor.ground.progress import Progress
 from stopadvisor.report.sheets.plan import plan_sheet
 from stopadvisor.rules.losses import LOSSES
 from stopadvisor.workload.questions import parse_split
@@ -55,8 +54,8 @@ __all__ = ["command"]
     default="40/60/0",
     help="Shares of fit, calibration and test.",
 )
-@declare(*OUTPUT)
-def command(source: Path | None, *, json: bool, quiet: bool, **params: Any) -> int:
+@printed
+def command(_: Progress, source: Path | None, **params: Any) -> Printed:
     """Compute how many labelled questions a certificate needs.
 
     Prints the smallest number from which every larger number reaches the power, which does not rise
@@ -69,19 +68,17 @@ def command(source: Path | None, *, json: bool, quiet: bool, **params: Any) -> i
         from stopadvisor.runs.prices import default_settings
         from stopadvisor.runs.sources import open_source, read_assessment
 
-        with progress_on(sys.stderr, quiet=quiet):
-            opened = open_source(source, keep=False)
-            recorded = read_assessment(opened.folder)
-            params["alpha"] = asked_alpha(params["alpha"], recorded)
-            asked = SettingsOverrides(**{name: params[name] for name in ("alpha", "delta", "loss")})
-            assessment = assess(opened, asked.settings(recorded, defaults=default_settings(opened)))
-            if is_open("expected_risk"):
-                params["expected_risk"] = assessment.choice.risk_to_expect
-            measured = {
-                "label_savings": assessment.label_savings,
-                "label_needs": assessment.label_needs,
-            }
+        opened = open_source(source, keep=False)
+        recorded = read_assessment(opened.folder)
+        params["alpha"] = asked_alpha(params["alpha"], recorded)
+        asked = SettingsOverrides(**{name: params[name] for name in ("alpha", "delta", "loss")})
+        assessment = assess(opened, asked.settings(recorded, defaults=default_settings(opened)))
+        if is_open("expected_risk"):
+            params["expected_risk"] = assessment.choice.risk_to_expect
+        measured = {
+            "label_savings": assessment.label_savings,
+            "label_needs": assessment.label_needs,
+        }
     params["alpha"] = asked_alpha(params["alpha"], None)
     plan = plan_labels(**params, **measured)
-    show(plan, plan_sheet(plan), json=json)
-    return 0
+    return Printed(plan, plan_sheet(plan))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,14 +10,14 @@ from typing import Any
 import click
 
 from stopadvisor.cli.parts.command import Command, typed_again
-from stopadvisor.cli.parts.declare import PATH, pop_settings, show
+from stopadvisor.cli.parts.declare import PATH, Printed, pop_settings
 from stopadvisor.cli.parts.probing import RECORDED_LADDER, probe_options, take_probing
 from stopadvisor.collection.model_checks import LadderPreflight, PreflightReport
 from stopadvisor.collection.probing import try_questions
 from stopadvisor.collection.rung_recording import try_rungs
 from stopadvisor.engines.engine_settings import EngineSettings, open_engine
 from stopadvisor.ground.errors import PreflightError
-from stopadvisor.report.progress import progress_on
+from stopadvisor.ground.progress import Progress
 from stopadvisor.report.sheets.files import preflight_sheet
 from stopadvisor.report.words import shell_quote
 
@@ -38,7 +37,7 @@ __all__ = ["command"]
 @click.argument("workload", type=PATH)
 @RECORDED_LADDER
 @probe_options
-def command(workload: Path, ladder: Path | None, *, json: bool, quiet: bool, **params: Any) -> int:
+def command(progress: Progress, workload: Path, ladder: Path | None, **params: Any) -> Printed:
     """Check on a few questions of WORKLOAD that the model closes its thinking and obeys the cue.
 
     Takes the options of `probe`, and asks up to 16 fit questions, so that probing measures what the
@@ -47,20 +46,16 @@ def command(workload: Path, ladder: Path | None, *, json: bool, quiet: bool, **p
     reference, asked twice, differs from itself.
     """
     settings = take_probing(params, workload, ladder=ladder)
-    engine = pop_settings(EngineSettings, params)
-    with progress_on(sys.stderr, quiet=quiet) as progress:
-        engine = replace(engine, remark=progress.remark)
-        report: PreflightReport | LadderPreflight
-        if ladder is not None:
-            report = try_rungs(settings, engine, ladder, progress)
-        else:
-            report = try_questions(settings, partial(open_engine, engine), progress)
-    show(report, preflight_sheet(report), json=json)
-    may_go_on = report.status != "fail" and not any(c.name == "questions" for c in report.checks)
-    if may_go_on and not (json or quiet):
-        command = f"stopadvisor assess {shell_quote(workload)} {typed_again()}".rstrip()
-        click.echo(f"next: {command}", err=True)
-    return PreflightError.exit_code if report.status == "fail" else 0
+    engine = replace(pop_settings(EngineSettings, params), remark=progress.remark)
+    report: PreflightReport | LadderPreflight
+    if ladder is not None:
+        report = try_rungs(settings, engine, ladder, progress)
+    else:
+        report = try_questions(settings, partial(open_engine, engine), progress)
+    failed = report.status == "fail"
+    may_go_on = not failed and not any(check.name == "questions" for check in report.checks)
+    then = f"assess {shell_quote(workload)} {typed_again()}".rstrip() if may_go_on else ""
+    return Printed(report, preflight_sheet(report), PreflightError.exit_code if failed else 0, then)
 
 
 for _option in command.params:

@@ -5,7 +5,6 @@ It prints no outcome of any question.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -17,16 +16,16 @@ from click.core import ParameterSource
 
 from stopadvisor.answers.grading import BY_GOLD, described, open_graders
 from stopadvisor.cli.parts.command import Command
-from stopadvisor.cli.parts.declare import PATH, pop_settings, show
+from stopadvisor.cli.parts.declare import PATH, Printed, pop_settings
 from stopadvisor.cli.parts.probing import RECORDED_LADDER, probe_options, take_probing
 from stopadvisor.collection.probing import probe
 from stopadvisor.collection.rung_recording import record_replies
 from stopadvisor.engines.engine_settings import EngineSettings, open_engine
 from stopadvisor.ground.errors import PolicyError
+from stopadvisor.ground.progress import Progress
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy, load_policy
 from stopadvisor.policy.requests import policy_plan
 from stopadvisor.probes.trigger import at_trigger
-from stopadvisor.report.progress import progress_on
 from stopadvisor.report.sheets.files import probe_sheet
 from stopadvisor.report.words import shell_quote
 from stopadvisor.runs.prices import keep_model_files
@@ -59,18 +58,9 @@ __all__ = ["command"]
 )
 @RECORDED_LADDER
 @probe_options
-@click.pass_context
 def command(
-    ctx: click.Context,
-    /,
-    workload: Path,
-    like: Path | None,
-    ladder: Path | None,
-    *,
-    json: bool,
-    quiet: bool,
-    **params: Any,
-) -> int:
+    progress: Progress, workload: Path, like: Path | None, ladder: Path | None, **params: Any
+) -> Printed:
     """Collect forced answers along the thinking of each question in WORKLOAD (JSONL).
 
     Continues where an earlier call stopped: finished questions are not asked again.  With --ladder
@@ -81,28 +71,24 @@ def command(
         policy = load_policy(like)
         sampling = policy.terms.sampling
         recorded = sampling is not None and sampling.recorded is not None
-        params = like_policy(ctx, params, policy, like, quiet=quiet)
+        params = like_policy(params, policy, like, progress)
     settings = take_probing(params, workload, like_policy=like is not None, ladder=ladder)
     engine = pop_settings(EngineSettings, params)
-    with progress_on(sys.stderr, quiet=quiet) as progress:
-        traces = settings.traces is not None
-        if like is not None and traces != recorded:
-            there, here = ("recorded" if known else "drawn" for known in (recorded, traces))
-            progress.remark(
-                f"the policy's thinking was {there}, here it is {here}: nothing shows that it was "
-                "sampled alike"
-            )
-        engine = replace(engine, remark=progress.remark)
-        if ladder is not None:
-            summary = record_replies(settings, engine, ladder, progress)
-        else:
-            summary = probe(settings, partial(open_engine, engine), progress)
-            keep_model_files(engine.model, summary.run)
-    show(summary, probe_sheet(summary), json=json)
-    if not (json or quiet):
-        step = "assess" if like is None else f"verify {shell_quote(like)}"
-        click.echo(f"next: stopadvisor {step} {shell_quote(summary.run)}", err=True)
-    return 0
+    traces = settings.traces is not None
+    if like is not None and traces != recorded:
+        there, here = ("recorded" if known else "drawn" for known in (recorded, traces))
+        progress.remark(
+            f"the policy's thinking was {there}, here it is {here}: nothing shows that it was "
+            "sampled alike"
+        )
+    engine = replace(engine, remark=progress.remark)
+    if ladder is not None:
+        summary = record_replies(settings, engine, ladder, progress)
+    else:
+        summary = probe(settings, partial(open_engine, engine), progress)
+        keep_model_files(engine.model, summary.run)
+    step = "assess" if like is None else f"verify {shell_quote(like)}"
+    return Printed(summary, probe_sheet(summary), then=f"{step} {shell_quote(summary.run)}")
 
 
 # --- Like a policy --------------------------------------------------------------------------------
@@ -114,7 +100,7 @@ _OF_PLAN = (
 
 
 def like_policy(
-    ctx: click.Context, params: Mapping[str, Any], policy: Policy, path: Path, *, quiet: bool
+    params: Mapping[str, Any], policy: Policy, path: Path, progress: Progress
 ) -> dict[str, Any]:
     """Replace the parameters of `probe` by those of a policy.
 
@@ -144,6 +130,7 @@ def like_policy(
     of_trigger = {"max_probes": plan.max_probes, "marker_ids": plan.markers}
     if params["markers"] is not None:
         raise click.UsageError("--like and --markers exclude each other")
+    ctx = click.get_current_context()
     sources = {name: ctx.get_parameter_source(name) for name in wanted}
     if sources["model"] != ParameterSource.DEFAULT:
         del wanted["model"]  # it may have another name here; `verify` compares the content
@@ -158,13 +145,13 @@ def like_policy(
             option = name.replace("_", "-")
             raise click.UsageError(f"--like brings --{option} {brought}, got {got}")
     wanted["of_policy"] = "model" in wanted
-    _check_grader(policy, params, quiet=quiet)
+    _check_grader(policy, params, progress)
     task = policy.terms.task
     of_task = {} if task == MIXED_TASKS else {"assumed_task": task}
     return {**params, **wanted, **of_trigger, **of_task}
 
 
-def _check_grader(policy: Policy, params: Mapping[str, Any], *, quiet: bool) -> None:
+def _check_grader(policy: Policy, params: Mapping[str, Any], progress: Progress) -> None:
     """Require the policy's grader; a function runs code, so the command line must name it."""
     theirs = policy.terms.grading
     is_function = "grader_sha256" in theirs
@@ -180,9 +167,8 @@ def _check_grader(policy: Policy, params: Mapping[str, Any], *, quiet: bool) -> 
     wanted = theirs["grader"] if is_function else BY_GOLD
     if ours["grader"] != wanted:
         raise click.UsageError(f"--like brings --grader {wanted}, got {ours['grader']}")
-    if ours != theirs and not quiet:
-        click.echo(
+    if ours != theirs:
+        progress.remark(
             f"note: {described(ours)} grades, the policy's questions were graded by "
-            f"{described(theirs)}",
-            err=True,
+            f"{described(theirs)}"
         )

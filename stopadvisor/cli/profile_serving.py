@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 
 from stopadvisor.cli.parts.command import Command
-from stopadvisor.cli.parts.declare import OUTPUT, Parsed, declare, option, show
+from stopadvisor.cli.parts.declare import Parsed, Printed, declare, option, printed
 from stopadvisor.cli.parts.model import API_KEY, REQUEST_TIMEOUT, model_name
 from stopadvisor.engines.engine_settings import DEFAULT_MODEL
+from stopadvisor.ground.progress import Progress
 from stopadvisor.ground.results import to_document
-from stopadvisor.report.progress import progress_on
 from stopadvisor.report.sheets.files import profile_serving_sheet
 from stopadvisor.runs.storage import check_writable, write_json_atomically
 from stopadvisor.serving.server_profile import measure_server
@@ -61,8 +60,9 @@ _SERVER = (
     default=Path("profile.json"),
     help="The profile's file (JSON).",
 )
-@declare(*OUTPUT)
+@printed
 def command(
+    progress: Progress,
     model: str,
     engine: str,
     base_url: str,
@@ -70,10 +70,7 @@ def command(
     request_timeout: float,
     batches: tuple[int, ...],
     out: Path,
-    *,
-    json: bool,
-    quiet: bool,
-) -> int:
+) -> Printed:
     """Measure what requests and tokens cost in seconds at a server.
 
     Pieces of work that differ in one thing each are timed: prompts that are new or cached, answers
@@ -81,16 +78,14 @@ def command(
     """
     check_writable(out.parent)
     out.parent.mkdir(parents=True, exist_ok=True)
-    with progress_on(sys.stderr, quiet=quiet) as progress:
-        measured = measure_server(
-            base_url,
-            model,
-            batches,
-            progress,
-            engine=engine,
-            api_key_env=api_key_env,
-            request_timeout=request_timeout,
-        )
+    measured = measure_server(
+        base_url,
+        model,
+        batches,
+        progress,
+        engine=engine,
+        api_key_env=api_key_env,
+        request_timeout=request_timeout,
+    )
     write_json_atomically(out, to_document(measured))
-    show(measured, profile_serving_sheet(measured, out), json=json)
-    return 0
+    return Printed(measured, profile_serving_sheet(measured, out))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from stopadvisor.cli.parts.command import Command
-from stopadvisor.cli.parts.declare import OUTPUT, PATH, declare, show
+from stopadvisor.cli.parts.declare import PATH, Printed, printed
+from stopadvisor.ground.progress import Progress
 from stopadvisor.policy.run_policies import check_promotion, promote
 from stopadvisor.report.html.page import refresh_report
-from stopadvisor.report.progress import progress_on
 from stopadvisor.report.sheets.files import promote_sheet
 from stopadvisor.runs.storage import lock_directory
 
@@ -28,20 +27,18 @@ __all__ = ["command"]
     examples=["stopadvisor promote runs/my-Qwen3-8B-1a2b3c4d/policy-a05-5e6f7a8b.joblib"],
 )
 @click.argument("policy", metavar="POLICY", type=PATH)
-@declare(*OUTPUT)
-def command(policy: Path, *, json: bool, quiet: bool) -> int:
+@printed
+def command(progress: Progress, policy: Path) -> Printed:
     """Make POLICY the one in use: policy.joblib in its folder becomes a copy of it.
 
     `calibrate` does this with the last policy that it certified.  Nothing is lost: the policy that
     was in use keeps a file of its own, which can be promoted again.
     """
     check_promotion(policy)  # refused before a lock is left in a folder that is no run
-    with progress_on(sys.stderr, quiet=quiet) as progress:
-        with lock_directory(policy.parent):
-            promotion = promote(policy)
-        remarks = refresh_report(policy.parent)
-        for remark in remarks:
-            progress.remark(f"note: {remark}")
+    with lock_directory(policy.parent):
+        promotion = promote(policy)
+    remarks = refresh_report(policy.parent)
+    for remark in remarks:
+        progress.remark(f"note: {remark}")
     promotion = replace(promotion, remarks=tuple(remarks))
-    show(promotion, promote_sheet(promotion), json=json)
-    return 0
+    return Printed(promotion, promote_sheet(promotion))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 
 from stopadvisor.cli.parts.command import Command
-from stopadvisor.cli.parts.declare import OUTPUT, PATH, declare, show
+from stopadvisor.cli.parts.declare import PATH, Printed, printed
 from stopadvisor.ground.errors import OutputError
+from stopadvisor.ground.progress import Progress
 from stopadvisor.report.html.page import write_report
-from stopadvisor.report.progress import progress_on
 from stopadvisor.report.sheets.files import report_sheet
 from stopadvisor.runs.sources import newest_source, open_source
 
@@ -31,8 +30,8 @@ __all__ = ["command"]
 )
 @click.argument("path", metavar="[RUN|RAW.NPZ]", required=False, type=PATH)
 @click.option("--out", type=PATH, show_default="report.html in RUN", help="The file.")
-@declare(*OUTPUT)
-def command(path: Path | None, out: Path | None, *, json: bool, quiet: bool) -> int:
+@printed
+def command(progress: Progress, path: Path | None, out: Path | None) -> Printed:
     """Write the results of RUN as one page with pictures and tables.
 
     Without RUN: the run assessed last under runs/.  The page is one file that loads nothing else.
@@ -40,12 +39,10 @@ def command(path: Path | None, out: Path | None, *, json: bool, quiet: bool) -> 
     """
     if out is not None and out.is_dir():
         raise OutputError(f"cannot write the report to {out}: it is a folder")
-    with progress_on(sys.stderr, quiet=quiet) as progress:
-        source = newest_source() if path is None else open_source(path)
-        written = write_report(source.folder, out)
-        if path is None:
-            progress.remark(f"reporting on {source.folder}, the run assessed last")
-        for remark in written.remarks:
-            progress.remark(f"note: {remark}")
-    show(written, report_sheet(written), json=json)
-    return 0
+    source = newest_source() if path is None else open_source(path)
+    written = write_report(source.folder, out)
+    if path is None:
+        progress.remark(f"reporting on {source.folder}, the run assessed last")
+    for remark in written.remarks:
+        progress.remark(f"note: {remark}")
+    return Printed(written, report_sheet(written))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,23 +14,23 @@ import click
 from stopadvisor.cli.parts.command import Command, typed_again
 from stopadvisor.cli.parts.declare import (
     COUNT,
-    OUTPUT,
     PATH,
     SIGNATURE,
+    Printed,
     declare,
     grader_option,
     option,
     pop_settings,
-    show,
+    printed,
 )
 from stopadvisor.cli.parts.model import SERVER, check_engine_options, model_options
 from stopadvisor.engines.engine_settings import EngineSettings, how_to_open, open_engine
+from stopadvisor.ground.progress import Progress
 from stopadvisor.policy.frozen import Policy, load_policy
 from stopadvisor.policy.run_policies import newest_policy
 from stopadvisor.policy.rung_policies import check_rungs, read_rungs
 from stopadvisor.policy.shown import server_words
 from stopadvisor.probes.asking import ProbePlan
-from stopadvisor.report.progress import progress_on
 from stopadvisor.report.sheets.run import run_sheet
 from stopadvisor.serving.answering import Answering, AnswerSettings, answer_workload
 
@@ -85,10 +84,11 @@ __all__ = ["command"]
 )
 @SIGNATURE
 @grader_option(click.option)
-@declare(*SERVER, *OUTPUT)
+@declare(*SERVER)
+@printed
 def command(
-    files: tuple[Path, ...], ladder: Path | None, *, json: bool, quiet: bool, **params: Any
-) -> int:
+    progress: Progress, files: tuple[Path, ...], ladder: Path | None, **params: Any
+) -> Printed:
     """Answer the questions of WORKLOAD (JSONL, no gold needed), stopping as POLICY says.
 
     Without POLICY: the policy in use of the run calibrated last under runs/.  Prompt, sampling,
@@ -105,11 +105,10 @@ def command(
     policy = named[0] if named else newest_policy()
     batch_size = None if model.at_server or ladder is not None else model.concurrency
     settings = AnswerSettings(policy, workload, batch_size=batch_size, **params)
-    with progress_on(sys.stderr, quiet=quiet) as progress:
-        if not named:
-            progress.remark(f"following {policy}, the policy written last")
-        opened = partial(_open, replace(model, remark=progress.remark), ladder)
-        summary = answer_workload(settings, opened, progress)
+    if not named:
+        progress.remark(f"following {policy}, the policy written last")
+    opened = partial(_open, replace(model, remark=progress.remark), ladder)
+    summary = answer_workload(settings, opened, progress)
     # For the next command, `serve`: the servers that answered, or the model for vLLM.
     server: tuple[str, ...] = ("--upstream", *model.base_url[:1])
     if ladder is not None:
@@ -119,8 +118,7 @@ def command(
         name = model.model or summary.model
         server = server_words(load_policy(policy).terms, name) or ("--", name)
     sheet = run_sheet(summary, given=typed_again("out", "compare_full"), server=server)
-    show(replace(summary, headline=sheet.headline), sheet, json=json)
-    return 0
+    return Printed(replace(summary, headline=sheet.headline), sheet)
 
 
 @contextmanager

@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from stopadvisor.cli.parts.command import Command
-from stopadvisor.cli.parts.declare import OUTPUT, PATH, declare, show
+from stopadvisor.cli.parts.declare import PATH, Printed, printed
+from stopadvisor.ground.progress import Progress
 from stopadvisor.report.sheets.files import samples_sheet
 from stopadvisor.runs.samples import MODEL, WORKLOADS, write_samples
 
@@ -21,12 +22,11 @@ __all__ = ["command"]
     examples=["stopadvisor samples", "stopadvisor samples tried --json"],
 )
 @click.argument("folder", metavar="[DIR]", type=PATH, default="samples")
-@declare(*OUTPUT)
-def command(folder: Path, *, json: bool, quiet: bool) -> int:
+@printed
+def command(_: Progress, folder: Path) -> Printed:
     """Write the bundled model and workloads to DIR, by default `samples`.
 
     Nothing is overwritten: if DIR already has one of them, nothing is written at all.
     """
     samples = write_samples(folder)
-    show(samples, samples_sheet(samples), json=json)
-    return 0
+    return Printed(samples, samples_sheet(samples))

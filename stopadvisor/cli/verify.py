@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,11 @@ import click
 
 from stopadvisor.certification.check_policy import CheckRequest, check_policy
 from stopadvisor.cli.parts.command import Command
-from stopadvisor.cli.parts.declare import COUNT, OUTPUT, PATH, VERBOSE, declare, show
+from stopadvisor.cli.parts.declare import COUNT, PATH, VERBOSE, Printed, printed
 from stopadvisor.cli.parts.settings import setting_options
+from stopadvisor.ground.progress import Progress
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.run_policies import newest_policy
-from stopadvisor.report.progress import progress_on
 from stopadvisor.report.sheets.verify import verify_sheet
 from stopadvisor.runs.sources import newest_run, open_source
 
@@ -65,10 +64,11 @@ UNDECIDED = 7
     help="For a pipeline: exit with 0 only if the probes confirm the certificate, with 7 if they "
     "are too few to tell.",
 )
-@declare(*OUTPUT, VERBOSE)
+@printed
+@VERBOSE
 def command(
-    files: tuple[Path, ...], *, gate: bool, json: bool, quiet: bool, verbose: bool, **params: Any
-) -> int:
+    progress: Progress, files: tuple[Path, ...], *, gate: bool, verbose: bool, **params: Any
+) -> Printed:
     """Check POLICY on fresh labelled probes in RUN.
 
     Without POLICY: the policy in use of the run calibrated last under runs/; without RUN: the run
@@ -84,16 +84,14 @@ def command(
     is_run = len(files) == 1 and (files[0].is_dir() or files[0].suffix == ".npz")
     file = files[0] if files and not is_run else newest_policy()
     probes = files[-1] if is_run or len(files) == 2 else newest_run()
-    policy = load_policy(file)
-    source = open_source(probes)
-    with progress_on(sys.stderr, quiet=quiet) as progress:
-        if len(files) < 2:
-            progress.remark(f"checking {file} on {probes}")
-        checked = check_policy(policy, str(file), source, str(probes), request)
-        for remark in checked.remarks:
-            progress.remark(f"note: {remark}")
-    sheet = verify_sheet(checked, verbose=verbose)
-    show(replace(checked, headline=sheet.headline), sheet, json=json)
+    policy, source = load_policy(file), open_source(probes)
+    if len(files) < 2:
+        progress.remark(f"checking {file} on {probes}")
+    checked = check_policy(policy, str(file), source, str(probes), request)
+    for remark in checked.remarks:
+        progress.remark(f"note: {remark}")
+    exit_code = UNDECIDED if gate and checked.verdict != "confirmed" else 0
     if checked.verdict == "contradicted":
-        return CONTRADICTED
-    return UNDECIDED if gate and checked.verdict != "confirmed" else 0
+        exit_code = CONTRADICTED
+    sheet = verify_sheet(checked, verbose=verbose)
+    return Printed(replace(checked, headline=sheet.headline), sheet, exit_code)

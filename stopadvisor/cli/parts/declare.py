@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import fields
-from functools import partial
+from dataclasses import dataclass, fields
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from stopadvisor.report.progress import progress_on
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -17,9 +19,9 @@ if TYPE_CHECKING:
     from stopadvisor.report.sheet import Sheet
 
 __all__ = [
-    "COUNT", "OUTPUT", "PATH", "SHARE", "SIGNATURE", "VERBOSE", "Decorator", "Parsed",
-    "SectionOption", "declare", "grader_option", "is_given", "is_open", "option",
-    "pop_settings", "show",
+    "COUNT", "OUTPUT", "PATH", "SHARE", "SIGNATURE", "VERBOSE", "Decorator", "Parsed", "Printed",
+    "SectionOption", "declare", "grader_option", "is_given", "is_open", "option", "pop_settings",
+    "printed", "show",
 ]  # fmt: skip
 
 Decorator = Callable[[Any], Any]
@@ -126,6 +128,32 @@ def is_open(name: str) -> bool:
     """Whether an option has its default."""
     source = click.get_current_context().get_parameter_source(name)
     return source == click.core.ParameterSource.DEFAULT
+
+
+@dataclass(frozen=True)
+class Printed:
+    """What a command gives to be printed: its result, and the sheet of it."""
+
+    result: DataclassInstance
+    sheet: Sheet
+    exit_code: int = 0
+    then: str = ""
+    """The command to run next, told on stderr unless `--json` or `--quiet`."""
+
+
+def printed(function: Callable[..., Printed]) -> Any:
+    """Declare `--json` and `--quiet`, give the command a `Progress`, and print what it returns."""
+
+    @wraps(function)
+    def run(*, json: bool, quiet: bool, **params: Any) -> int:
+        with progress_on(sys.stderr, quiet=quiet) as progress:
+            answer = function(progress, **params)
+        show(answer.result, answer.sheet, json=json)
+        if answer.then and not (json or quiet):
+            click.echo(f"next: stopadvisor {answer.then}", err=True)
+        return answer.exit_code
+
+    return declare(*OUTPUT)(run)
 
 
 def show(result: DataclassInstance, sheet: Sheet, *, json: bool) -> None:

@@ -11,14 +11,15 @@ import click
 
 from stopadvisor.cli.parts.declare import (
     COUNT,
-    OUTPUT,
     PATH,
     Parsed,
+    Printed,
     declare,
     grader_option,
     is_given,
     option,
     pop_settings,
+    printed,
 )
 from stopadvisor.cli.parts.model import CHAT_TEMPLATE, SERVER, check_engine_options, model_options
 from stopadvisor.collection.probe_settings import ProbeSettings
@@ -267,9 +268,9 @@ _PROBE = (
 )
 
 
-def probe_options(function: Callable[..., Any]) -> Any:
+def probe_options(function: Callable[..., Printed]) -> Any:
     """Declare all options of probing, of the model and of output."""
-    return model_options(DEFAULT_MODEL)(declare(*_PROBE, *SERVER, *OUTPUT)(function))
+    return model_options(DEFAULT_MODEL)(declare(*_PROBE, *SERVER)(printed(function)))
 
 
 # --- Whole replies of several rungs ---------------------------------------------------------------
