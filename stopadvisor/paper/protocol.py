@@ -28,14 +28,14 @@ from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.families import SCALAR_FAMILIES
-from stopadvisor.rules.features import feature_array
+from stopadvisor.rules.features import FEATURES, feature_array
 from stopadvisor.rules.losses import lost_correct
 from stopadvisor.rules.scores import out_of_fold, paper_folds, scalar_scores
 from stopadvisor.stats.intervals import Interval, block_sums, interval, resample_counts
 
 __all__ = [
     "MatchedRisk", "PaperRule", "PaperSetting", "first_stops", "match_risk", "operating_points",
-    "paper_costs", "paper_split", "threshold_grid",
+    "paper_costs", "paper_probability", "paper_split", "threshold_grid",
 ]  # fmt: skip
 
 _GRID_QUANTILES = np.unique(np.concatenate([[0, 0.005], np.arange(1, 100) / 100, [0.995, 1.0]]))
@@ -111,14 +111,23 @@ class PaperSetting:
         if n < 10:
             raise CalibrationError(f"the paper protocol needs at least 10 questions, got {n}")
         correct = table.correct
-        folds = paper_folds(n)
-        learned = expit(out_of_fold(feature_array(table), correct, folds, solver="lbfgs"))
-        scores: dict[str, FloatArray] = {"learned": learned}
+        scores = {"learned": paper_probability(table, correct)}
         for family in SCALAR_FAMILIES:
             scores[family] = scalar_scores(family, table)
         scores["confidence"] = np.exp(scores["confidence"])
         loss = lost_correct(correct, correct[:, -1])[:, :-1]
         return cls(correct, loss, paper_costs(table), scores)
+
+
+def paper_probability(
+    table: GradedTable, labels: BoolArray, names: Sequence[str] = FEATURES
+) -> FloatArray:
+    """Return the out-of-fold probability of `labels` by logistic regression on features.
+
+    Both have shape (n_questions, n_checkpoints).
+    """
+    features, folds = feature_array(table, names), paper_folds(table.n_questions)
+    return np.asarray(expit(out_of_fold(features, labels, folds, names=names, solver="lbfgs")))
 
 
 def first_stops(scores: FloatArray, threshold: float) -> IntArray:

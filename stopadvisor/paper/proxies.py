@@ -15,7 +15,6 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
 
 from stopadvisor.assessment.frontier import Frontier, Interpolation, gains
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
@@ -29,10 +28,9 @@ from stopadvisor.ground.constants import (
     PAPER_PUMA_DENSITIES,
 )
 from stopadvisor.ground.errors import CalibrationError
-from stopadvisor.paper.protocol import PaperSetting
+from stopadvisor.paper.protocol import PaperSetting, paper_probability
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.rules.features import AUDIT_FEATURES, FEATURES, feature_array, run_lengths
-from stopadvisor.rules.scores import out_of_fold, paper_folds
 
 __all__ = [
     "AUDIT_FAMILIES", "CLASSIFIERS", "TWO_CONDITION_FAMILIES", "Classifier", "Peak",
@@ -76,7 +74,7 @@ def proxy_scores(family: Proxy, table: GradedTable) -> FloatArray:
         share = density / max(float(density.max()), 1e-9)
         return np.asarray(run_lengths(table.answer_codes) * (1 - share), dtype=np.float64)
     reached = np.maximum.accumulate(table.correct, axis=1)
-    return _probability(table, reached, FEATURES)
+    return paper_probability(table, reached)
 
 
 def audit_setting(table: GradedTable, setting: PaperSetting) -> PaperSetting:
@@ -85,15 +83,8 @@ def audit_setting(table: GradedTable, setting: PaperSetting) -> PaperSetting:
     scores |= {family: proxy_scores(family, table) for family in _PROXIES}
     # In the order of the archives, on which the last digits of lbfgs depend.
     names = (*FEATURES, *reversed(AUDIT_FEATURES))
-    scores["learned-10"] = _probability(table, table.correct, names)
+    scores["learned-10"] = paper_probability(table, table.correct, names)
     return replace(setting, scores=scores)
-
-
-def _probability(table: GradedTable, labels: BoolArray, names: tuple[str, ...]) -> FloatArray:
-    features = feature_array(table, names=names)
-    folds = paper_folds(table.n_questions)
-    z = out_of_fold(features, labels, folds, names=names, solver="lbfgs")
-    return np.asarray(expit(z), dtype=np.float64)
 
 
 def _density(table: GradedTable) -> FloatArray:

@@ -19,8 +19,8 @@ from stopadvisor.paper.protocol import first_stops, operating_points, paper_spli
 from stopadvisor.runs.archives import read_answers
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import ARCHIVE, Source
-from stopadvisor.studies.registry import paper_setting, paper_views
-from stopadvisor.studies.tables import Outline, Row, StudyOptions, StudyReport, View, layout
+from stopadvisor.studies.registry import paper_setting
+from stopadvisor.studies.tables import Outline, Row, StudyOptions, View, layout
 from stopadvisor.workload.questions import read_workload
 
 __all__ = ["OUTLINES", "find_cases"]
@@ -44,16 +44,14 @@ _TEXTS = layout("texts", "Their texts, where the run holds them", run="Run", id=
 # fmt: on
 
 
-def _run(sources: Sequence[Source], options: StudyOptions) -> StudyReport:
+def _rows(sources: Sequence[Source], views: Sequence[View], options: StudyOptions) -> Iterator[Row]:
     """List cases and trajectories; ``extra["cases"]`` is the number of questions of each case."""
     shown = _OUTLINE.whole(options, "cases")
-    views = paper_views(sources)
-    pairs = zip(sources, views, strict=True)
-    rows = [row for source, view in pairs for row in _rows(source, view, shown, options)]
-    return _OUTLINE.result(rows, options, views)
+    for source, view in zip(sources, views, strict=True):
+        yield from _of_run(source, view, shown, options)
 
 
-def _rows(source: Source, view: View, shown: int, options: StudyOptions) -> Iterator[Row]:
+def _of_run(source: Source, view: View, shown: int, options: StudyOptions) -> Iterator[Row]:
     setting, (calibration, test) = paper_setting(view), paper_split(view.table.n_questions)
     points = operating_points(setting, calibration, test, alpha=options.alpha, delta=options.delta)
     names, scores = (view.label, "paper"), [setting.scores[p.family][test] for p in points]
@@ -151,7 +149,7 @@ _OUTLINE = Outline(
     "failure-cases",
     'Appendix, Table "Failure cases"',
     (_COUNTS, _CASES, _PATHS, _TEXTS),
-    run=_run,
+    _rows,
     defaults={"cases": "5"},
 )
 OUTLINES = (_OUTLINE,)

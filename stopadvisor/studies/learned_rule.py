@@ -8,19 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-from scipy.special import expit
 
 from stopadvisor.assessment.frontier import fixed_budget_frontier
 from stopadvisor.ground.arrays import BoolArray, FloatArray
-from stopadvisor.paper.peaks import peak, peak_thresholds, resample_gains
-from stopadvisor.paper.protocol import first_stops
+from stopadvisor.paper.peaks import peak, peak_thresholds
+from stopadvisor.paper.protocol import first_stops, paper_probability
 from stopadvisor.paper.proxies import CLASSIFIERS, classify_out_of_fold
 from stopadvisor.rules.features import AUDIT_FEATURES, FEATURES, feature_array
-from stopadvisor.rules.scores import out_of_fold, paper_folds
+from stopadvisor.rules.scores import paper_folds
 from stopadvisor.stats.intervals import Interval, block_sums, interval, resample_counts
 from stopadvisor.stats.reliability import auroc, reliability
-from stopadvisor.studies.registry import paper_setting
-from stopadvisor.studies.tables import Outline, Row, StudyOptions, Table, View, layout
+from stopadvisor.studies.registry import gains_resampled, paper_setting
+from stopadvisor.studies.tables import Outline, Row, StudyOptions, Table, View, layout, of_each
 
 __all__ = ["OUTLINES"]
 
@@ -56,12 +55,10 @@ _PROBABILITIES = ("learned", "confidence")
 
 def _ablation(view: View, options: StudyOptions) -> Iterator[Row]:
     """Fit logistic regression on each subset of the features."""
-    folds, correct = paper_folds(view.table.n_questions), view.table.correct
-    probabilities = {}
-    for name, names in _SUBSETS.items():
-        features = feature_array(view.table, names=names)
-        z = out_of_fold(features, correct, folds, names=names, solver="lbfgs")
-        probabilities[name] = expit(z)
+    table = view.table
+    probabilities = {
+        name: paper_probability(table, table.correct, names) for name, names in _SUBSETS.items()
+    }
     return _peaks(_BY_FEATURES, view, probabilities, _ALL, options)
 
 
@@ -92,13 +89,8 @@ def _peaks(
         name: peak(values, thinking, correct, peak_thresholds("learned", values), fixed)
         for name, values in probabilities.items()
     }
-    resampled = resample_gains(
-        {name: first_stops(probabilities[name], best.threshold) for name, best in peaks.items()},
-        thinking,
-        correct,
-        n_resamples=options.resamples,
-        rng=np.random.default_rng(options.seed),
-    )
+    stops = {name: first_stops(probabilities[name], best.threshold) for name, best in peaks.items()}
+    resampled = gains_resampled(stops, thinking, correct, options)
     for name, best in peaks.items():
         other = name != reference
         yield table.row(run=view.label, variant=name, threshold=best.threshold,
@@ -138,7 +130,11 @@ def _brier_interval(values: FloatArray, correct: BoolArray, options: StudyOption
 
 
 OUTLINES = (
-    Outline("ablation", 'Appendix "Feature Ablations"', (_BY_FEATURES,), _ablation),
-    Outline("classifiers", 'Appendix "Classifier Class Comparison"', (_BY_CLASS,), _classifiers),
-    Outline("calibration", 'Appendix "Probability Calibration"', (_SCORES, _BINS), _calibration),
+    Outline("ablation", 'Appendix "Feature Ablations"', (_BY_FEATURES,), of_each(_ablation)),
+    Outline(
+        "classifiers", 'Appendix "Classifier Class Comparison"', (_BY_CLASS,), of_each(_classifiers)
+    ),
+    Outline(
+        "calibration", 'Appendix "Probability Calibration"', (_SCORES, _BINS), of_each(_calibration)
+    ),
 )

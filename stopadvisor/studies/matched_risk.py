@@ -13,7 +13,7 @@ import numpy as np
 from stopadvisor.ground.constants import PAPER_ALPHAS, PAPER_SPLIT_SEEDS
 from stopadvisor.paper.protocol import match_risk, operating_points, paper_split
 from stopadvisor.studies.registry import paper_setting
-from stopadvisor.studies.tables import Outline, Row, StudyOptions, View, layout
+from stopadvisor.studies.tables import Outline, Row, StudyOptions, View, layout, of_each
 
 __all__ = ["OUTLINES"]
 
@@ -82,11 +82,11 @@ def _split_sensitivity(view: View, options: StudyOptions) -> Iterator[Row]:
 
 
 OUTLINES = (
-    Outline("alpha-grid", 'Appendix "Primary-Setting α Grid"', (_ALPHAS,), _alpha_grid),
+    Outline("alpha-grid", 'Appendix "Primary-Setting α Grid"', (_ALPHAS,), of_each(_alpha_grid)),
     Outline(
         "split-sensitivity",
         'Appendix "Calibration Split Sensitivity"',
         (_SPLITS, _SEEDS),
-        _split_sensitivity,
+        of_each(_split_sensitivity),
     ),
 )

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from typing import get_args
 
 import numpy as np
-from scipy.special import expit
 
 from stopadvisor.assessment.frontier import Frontier, Interpolation, gains, grid_frontier
 from stopadvisor.ground.arrays import IntArray
@@ -28,24 +27,22 @@ from stopadvisor.paper.peaks import (
     learned_peak,
     peak,
     peak_thresholds,
-    resample_gains,
     savings_at,
 )
-from stopadvisor.paper.protocol import PaperRule, PaperSetting, first_stops, paper_split
+from stopadvisor.paper.protocol import (
+    PaperRule,
+    PaperSetting,
+    first_stops,
+    paper_probability,
+    paper_split,
+)
 from stopadvisor.paper.proxies import AUDIT_FAMILIES, audit_setting
 from stopadvisor.probes.trajectories import TYPES, profile, regime, trajectory
 from stopadvisor.rules.families import SCALAR_FAMILIES
-from stopadvisor.rules.features import feature_array
-from stopadvisor.rules.scores import out_of_fold, paper_folds
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.intervals import Interval, interval
-from stopadvisor.studies.registry import (
-    compare_at_risk,
-    gains_resampled,
-    paper_setting,
-    paper_views,
-)
-from stopadvisor.studies.tables import Outline, Row, StudyOptions, StudyReport, View, layout
+from stopadvisor.studies.registry import compare_at_risk, gains_resampled, paper_setting
+from stopadvisor.studies.tables import Outline, Row, StudyOptions, View, layout, of_each
 
 __all__ = ["OUTLINES", "nearest_columns"]
 
@@ -79,7 +76,8 @@ def _frontier(view: View, options: StudyOptions) -> Iterator[Row]:
     fixed = fixed_budgets(setting)
     budgets = Frontier(view.table.budgets.astype(np.float64), fixed.cost, fixed.accuracy)
     peaks = {family: find_peak(family, view.table, setting, fixed) for family in families}
-    resampled = gains_resampled({f: p.stops for f, p in peaks.items()}, setting, options)
+    stops = {family: best.stops for family, best in peaks.items()}
+    resampled = gains_resampled(stops, setting.costs.thinking, setting.correct, options)
     curves = {"fixed budget": budgets}
     for family, best in peaks.items():
         yield _PEAKS.row(run=run, family=family, threshold=best.spelled, peak_gain=best.gain,
@@ -117,10 +115,7 @@ def _validation_selected(view: View, options: StudyOptions) -> Iterator[Row]:
         grid = np.unique(np.linspace(seen.min(), seen.max(), PAPER_VALIDATION_POINTS).round(4))
         chosen[family] = peak(seen, thinking[chosen_on], correct[chosen_on], grid, fixed)
         stops[family] = first_stops(scores[test], chosen[family].threshold)
-    rng = np.random.default_rng(options.seed)
-    resampled = resample_gains(
-        stops, thinking[test], correct[test], n_resamples=options.resamples, rng=rng
-    )
+    resampled = gains_resampled(stops, thinking[test], correct[test], options)
     every = np.arange(test.size)
     for family, best in chosen.items():
         scores, total = setting.scores[family][test], setting.costs.total[test]
@@ -184,9 +179,8 @@ def _gain_at(view: View, setting: PaperSetting, columns: tuple[int, ...]) -> flo
     """Return the peak gain of a rule fitted and probed at `columns`; None if labels are equal."""
     index = list(columns)
     correct, thinking = setting.correct[:, index], setting.costs.thinking[:, index]
-    folds, features = paper_folds(len(correct)), feature_array(view.table.select(columns))
     try:
-        scores = expit(out_of_fold(features, correct, folds, solver="lbfgs"))
+        scores = paper_probability(view.table.select(columns), correct)
     except CalibrationError:
         return None
     thresholds = peak_thresholds("learned", scores)
@@ -214,7 +208,8 @@ def _proxies(view: View, options: StudyOptions) -> Iterator[Row | str]:
     run, setting = view.label, audit_setting(view.table, paper_setting(view))
     fixed, families = fixed_budgets(setting), ("learned", *AUDIT_FAMILIES)
     peaks = {family: find_peak(family, view.table, setting, fixed) for family in families}
-    resampled = gains_resampled({f: p.stops for f, p in peaks.items()}, setting, options)
+    stops = {family: best.stops for family, best in peaks.items()}
+    resampled = gains_resampled(stops, setting.costs.thinking, setting.correct, options)
     for family, best in peaks.items():
         other = family != "learned"
         yield _PROXIES.row(run=run, family=family, threshold=best.spelled,
@@ -296,15 +291,15 @@ _BY_STACK = layout("serving", "Saving of the learned rule at peak gain", setting
 # fmt: on
 
 
-def _map(sources: Sequence[Source], options: StudyOptions) -> StudyReport:
+def _map(sources: Sequence[Source], views: Sequence[View], options: StudyOptions) -> Iterator[Row]:
     """Make the compact summary; ``extra["paper"]`` of ``1`` adds the paper's settings."""
     paper = options.extra.get("paper", "0")
     if paper not in ("0", "1"):
         raise StudyError(f"option paper must be 0 or 1, got {paper!r}")
-    views = paper_views(sources)
-    rows = [row for pair in zip(sources, views, strict=True) for row in _here(*pair, options)]
-    rows += [row for one in PAPER_ROWS for row in _papers(one)] if paper == "1" else []
-    return _MAP.result(rows, options, views)
+    for source, view in zip(sources, views, strict=True):
+        yield from _here(source, view, options)
+    for one in PAPER_ROWS if paper == "1" else ():
+        yield from _papers(one)
 
 
 def _here(source: Source, view: View, options: StudyOptions) -> Iterator[Row]:
@@ -342,36 +337,37 @@ def _papers(one: PaperRow) -> Iterator[Row]:
         yield Row(_BY_STACK, (*names.values(), *one.saving_pct.values()))
 
 
-_MAP = Outline(
-    "map", 'Appendix "Eighteen-setting Compact Summary"', (_SUMMARY, _PROFILES, _BY_STACK), run=_map
-)
 OUTLINES = (
     Outline(
         "frontier",
         'Tables "Primary Qwen3 results" and "Full in-distribution frontier summary"; Appendix '
         '"Interpolation and Failure-Case Checks"',
         (_RUNS, _PEAKS, _READ, _CURVES),
-        _frontier,
+        of_each(_frontier),
     ),
     Outline(
         "validation-selected",
         'Appendix "Validation-Selected Operating Points"',
         (_SELECTED,),
-        _validation_selected,
+        of_each(_validation_selected),
     ),
-    Outline("schedules", 'Appendix "Checkpoint Schedule Sweep"', (_ASKED, _KEPT), _schedules),
+    Outline(
+        "schedules", 'Appendix "Checkpoint Schedule Sweep"', (_ASKED, _KEPT), of_each(_schedules)
+    ),
     Outline(
         "proxies",
         'Appendices "Extended Baselines" and "Matched-Risk Audit of Output-Level Recent-Method '
         'Proxies"',
         (_PROXIES, _MATCHED),
-        _proxies,
+        of_each(_proxies),
     ),
     Outline(
         "serving",
         'Section "Deployment Cost" and Appendix "Cost and Serving Profiles"',
         (_SERVED,),
-        _serving,
+        of_each(_serving),
     ),
-    _MAP,
+    Outline(
+        "map", 'Appendix "Eighteen-setting Compact Summary"', (_SUMMARY, _PROFILES, _BY_STACK), _map
+    ),
 )

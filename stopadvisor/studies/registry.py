@@ -6,24 +6,22 @@ A module with `OUTLINES` of studies is imported when one of them runs: listing i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib import import_module
 
 import numpy as np
 
-from stopadvisor.assessment.choice import Settings
-from stopadvisor.ground.arrays import FloatArray, IntArray
+from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.ground.errors import CalibrationError, StudyError
-from stopadvisor.ground.progress import tracked
 from stopadvisor.paper.peaks import resample_gains
 from stopadvisor.paper.protocol import MatchedRisk, PaperSetting, match_risk, paper_split
 from stopadvisor.rules.families import SCALAR_FAMILIES
 from stopadvisor.runs.sources import Source
-from stopadvisor.studies.tables import Outline, StudyOptions, StudyReport, View, views_of
+from stopadvisor.studies.tables import Outline, StudyOptions, StudyReport, View
 
 __all__ = [
     "ALONE", "STUDIES", "StudyLine", "StudyList", "compare_at_risk", "gains_resampled",
-    "outline_of", "paper_setting", "paper_views", "run_study", "study_settings",
+    "outline_of", "paper_setting", "run_study",
 ]  # fmt: skip
 
 
@@ -139,31 +137,10 @@ def run_study(name: str, sources: Sequence[Source], options: StudyOptions) -> St
     if strange := options.extra.keys() - line.options.keys():
         known = ", ".join(line.options) or "none"
         raise StudyError(f"study {name} has no option {min(strange)!r}; its own options: {known}")
-    outline = outline_of(name)
-    if outline.run is not None:
-        return outline.run(sources, options)
-    views, rows = paper_views(sources), outline.rows
-    assert rows is not None
-    made = [row for shown in tracked("studying runs", views) for row in rows(shown, options)]
-    return outline.result(made, options, views)
+    return outline_of(name).report(sources, options)
 
 
 # --- Shared by the paper's studies --------------------------------------------------------------
-
-
-def paper_views(sources: Sequence[Source]) -> list[View]:
-    """What may be shown of each source, under the paper's ``last-checkpoint`` reference.
-
-    Raises StudyError: a question that may be shown has no gold.
-    """
-    views = views_of(sources)
-    for shown in views:
-        if shown.table.graded_by != "gold":
-            raise StudyError(
-                f"{shown.label}: the paper's analysis takes gold for every question, and not all "
-                "of these have it"
-            )
-    return [replace(v, table=v.table.with_reference("last-checkpoint")) for v in views]
 
 
 def paper_setting(view: View) -> PaperSetting:
@@ -190,22 +167,8 @@ def compare_at_risk(
 
 
 def gains_resampled(
-    stops: Mapping[str, IntArray], setting: PaperSetting, options: StudyOptions
+    stops: Mapping[str, IntArray], thinking: FloatArray, correct: BoolArray, options: StudyOptions
 ) -> dict[str, FloatArray]:
     """Return each rule's gain in the same resamples, (n_resamples,); thresholds are frozen."""
-    return resample_gains(
-        stops,
-        setting.costs.thinking,
-        setting.correct,
-        n_resamples=options.resamples,
-        rng=np.random.default_rng(options.seed),
-    )
-
-
-def study_settings(options: StudyOptions) -> Settings:
-    """Return settings of the deploy protocol for a study."""
-    return Settings(
-        alpha=options.alpha,
-        delta=options.delta,
-        serving=options.serving,  # type: ignore[arg-type]  # Settings itself checks it
-    )
+    rng = np.random.default_rng(options.seed)
+    return resample_gains(stops, thinking, correct, n_resamples=options.resamples, rng=rng)

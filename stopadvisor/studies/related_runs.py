@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -18,17 +19,8 @@ from stopadvisor.paper.protocol import PaperSetting
 from stopadvisor.runs.manifest import differences, identity_of
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.intervals import exact_interval, paired_difference
-from stopadvisor.studies.registry import paper_setting, paper_views
-from stopadvisor.studies.tables import (
-    Outline,
-    Row,
-    StudyOptions,
-    StudyReport,
-    View,
-    labels,
-    layout,
-    views_of,
-)
+from stopadvisor.studies.registry import paper_setting
+from stopadvisor.studies.tables import Outline, Row, StudyOptions, View, labels, layout, views_of
 
 __all__ = ["OUTLINES"]
 
@@ -54,12 +46,13 @@ _SPREAD = layout("spread", "Over all rows", rows="Rows",
 # fmt: on
 
 
-def _cues(sources: Sequence[Source], options: StudyOptions) -> StudyReport:
+def _cues(
+    sources: Sequence[Source], views: Sequence[View], options: StudyOptions
+) -> Iterator[Row | str]:
     """Compare cues; refuses archives, and runs that differ in more than their cue."""
     _require_related(sources, varied={"plan.cue"})
-    views = paper_views(sources)
-    rows = [row for s, v in zip(sources, views, strict=True) for row in _cue(s, v, views[0])]
-    return OUTLINES[0].result(rows, options, views)
+    for source, view in zip(sources, views, strict=True):
+        yield from _cue(source, view, views[0])
 
 
 def _cue(source: Source, view: View, first: View) -> Iterator[Row | str]:
@@ -90,7 +83,9 @@ def _cue(source: Source, view: View, first: View) -> Iterator[Row | str]:
         difference_ci=paired_difference(gained, lost, n) if known else None)  # fmt: skip
 
 
-def _temperature(sources: Sequence[Source], options: StudyOptions) -> StudyReport:
+def _temperature(
+    sources: Sequence[Source], views: Sequence[View], options: StudyOptions
+) -> Iterator[Row]:
     """Compare temperatures, seeds and samples; refuses runs that differ otherwise."""
     if len(sources) < 2 and not (sources and sources[0].table.samples.max() > 0):
         raise StudyError(
@@ -98,8 +93,7 @@ def _temperature(sources: Sequence[Source], options: StudyOptions) -> StudyRepor
             "samples (`probe --samples`)"
         )
     _require_related(sources, varied=_SAMPLING)
-    views = views_of(sources, all_samples=True)
-    rows, accuracies, gains = [], [], []
+    accuracies, gains = [], []
     for source, one in zip(sources, views, strict=True):
         assert source.manifest is not None  # archives were refused
         plan = source.manifest["plan"]
@@ -110,16 +104,16 @@ def _temperature(sources: Sequence[Source], options: StudyOptions) -> StudyRepor
             right, natural = table.correct[:, -1], table.natural_correct
             gains.append(learned_peak(paper_setting(replace(one, table=table))).gain)
             accuracies.append(float(right.mean()))
-            rows.append(_SAMPLES.row(run=one.label, seed=plan["seed"], sample=sample,
+            yield _SAMPLES.row(run=one.label, seed=plan["seed"], sample=sample,
                 temperature="0 (greedy)" if plan["greedy"] else drawn, questions=right.size,
                 full_accuracy=accuracies[-1],
                 full_accuracy_ci=exact_interval(int(right.sum()), right.size),
                 natural_accuracy=None if natural is None else float(natural.mean()),
                 peak_gain=gains[-1], mean_think_tokens=float(table.trace_tokens.mean()),
-                truncated_share=float(table.truncated.mean())))  # fmt: skip
+                truncated_share=float(table.truncated.mean()))  # fmt: skip
     std = float(np.std(gains, ddof=1)) if len(gains) > 1 else None
     ends = [end(values) for values in (accuracies, gains) for end in (min, max)]
-    return OUTLINES[1].result([*rows, Row(_SPREAD, (len(rows), *ends, std))], options, views)
+    yield Row(_SPREAD, (len(gains), *ends, std))
 
 
 def _require_related(sources: Sequence[Source], *, varied: Collection[str]) -> None:
@@ -146,6 +140,12 @@ def _require_related(sources: Sequence[Source], *, varied: Collection[str]) -> N
 
 
 OUTLINES = (
-    Outline("cues", 'Appendix "Prompt and Decoding Robustness"', (_CUES, _AGAINST), run=_cues),
-    Outline("temperature", 'Appendix "Temperature Sweep"', (_SAMPLES, _SPREAD), run=_temperature),
+    Outline("cues", 'Appendix "Prompt and Decoding Robustness"', (_CUES, _AGAINST), _cues),
+    Outline(
+        "temperature",
+        'Appendix "Temperature Sweep"',
+        (_SAMPLES, _SPREAD),
+        _temperature,
+        partial(views_of, all_samples=True),
+    ),
 )

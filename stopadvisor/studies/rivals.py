@@ -20,16 +20,7 @@ from stopadvisor.ground.progress import tracked
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.runs.sources import Source
-from stopadvisor.studies.registry import study_settings
-from stopadvisor.studies.tables import (
-    Outline,
-    Row,
-    StudyOptions,
-    StudyReport,
-    View,
-    layout,
-    views_of,
-)
+from stopadvisor.studies.tables import Outline, Row, StudyOptions, View, layout, views_of
 
 __all__ = [
     "OURS", "OUTLINES", "AppliedRule", "Saving", "Split", "Trial", "certified", "draw_split",
@@ -58,21 +49,23 @@ _SAVINGS = layout("savings", "Net saving at equal certified risk, α = {alpha:g}
 # fmt: on
 
 
-def _run(sources: Sequence[Source], options: StudyOptions) -> StudyReport:
-    """Compare the rules on each source."""
-    views = views_of(sources)
+def _rows(_: Sequence[Source], views: Sequence[View], options: StudyOptions) -> Iterator[Row | str]:
+    """Compare the rules on each run."""
     n_splits = _OUTLINE.whole(options, "splits")
-    settings = replace(study_settings(options), allow_truncated=True)
-    rows: list[Row | str] = []
+    settings = Settings(
+        alpha=options.alpha,
+        delta=options.delta,
+        serving=options.serving,  # type: ignore[arg-type]  # Settings itself checks it
+        allow_truncated=True,
+    )
     for shown in views:
         bare = shown.table.graded_by == "agreement"
         if bare:
-            rows.append(f"{shown.label}: no gold for every question: what differs counts as lost")
-        rows += _rows(shown, replace(settings, loss="differs") if bare else settings, n_splits)
-    return _OUTLINE.result(rows, options, views)
+            yield f"{shown.label}: no gold for every question: what differs counts as lost"
+        yield from _of_run(shown, replace(settings, loss="differs") if bare else settings, n_splits)
 
 
-def _rows(shown: View, settings: Settings, n_splits: int) -> Iterator[Row | str]:
+def _of_run(shown: View, settings: Settings, n_splits: int) -> Iterator[Row | str]:
     first = {group: row for row, group in reversed(list(enumerate(shown.table.groups)))}
     table = shown.table.take(np.array(sorted(first.values())))
     n = table.n_questions
@@ -225,7 +218,5 @@ class Trial:
         return float(stopped.any(axis=1).mean())
 
 
-_OUTLINE = Outline(
-    "rivals", "", (_SAVINGS,), run=_run, protocols=("deploy",), defaults={"splits": "30"}
-)
+_OUTLINE = Outline("rivals", "", (_SAVINGS,), _rows, views_of, ("deploy",), {"splits": "30"})
 OUTLINES = (_OUTLINE,)

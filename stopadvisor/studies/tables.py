@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -16,6 +16,7 @@ import numpy as np
 
 from stopadvisor.ground.errors import OutputError, StudyError
 from stopadvisor.ground.printable import csv_cell
+from stopadvisor.ground.progress import tracked
 from stopadvisor.ground.results import to_document
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.runs.access import closed_questions, unsealed_rows
@@ -26,7 +27,7 @@ from stopadvisor.workload.questions import PARTS
 
 __all__ = [
     "Cell", "Column", "Outline", "Row", "SkippedStudy", "StudyOptions", "StudyReport",
-    "StudyReports", "Table", "View", "labels", "layout", "views_of", "write_study",
+    "StudyReports", "Table", "View", "labels", "layout", "of_each", "views_of", "write_study",
 ]  # fmt: skip
 
 
@@ -58,6 +59,21 @@ def views_of(sources: Sequence[Source], *, all_samples: bool = False) -> list[Vi
             rows = rows & (source.table.samples == 0)
         views.append(View(label, unsealed_rows(source, rows), "fit" if is_closed else "all"))
     return views
+
+
+def _paper_views(sources: Sequence[Source]) -> list[View]:
+    """What may be shown of each source, under the paper's ``last-checkpoint`` reference.
+
+    Raises StudyError: a question that may be shown has no gold.
+    """
+    views = views_of(sources)
+    for shown in views:
+        if shown.table.graded_by != "gold":
+            raise StudyError(
+                f"{shown.label}: the paper's analysis takes gold for every question, and not all "
+                "of these have it"
+            )
+    return [replace(v, table=v.table.with_reference("last-checkpoint")) for v in views]
 
 
 def labels(sources: Sequence[Source]) -> list[str]:
@@ -220,6 +236,22 @@ def layout(name: str, title: str, note: str = "", /, **columns: str | tuple[str,
     return Table(name, title, tuple(out), (), note)
 
 
+Rows = Callable[[Sequence[Source], Sequence[View], StudyOptions], Iterable[Row | str]]
+"""Makes the rows of all tables of a study; a text is a remark."""
+
+
+def of_each(rows: Callable[[View, StudyOptions], Iterable[Row | str]]) -> Rows:
+    """Make the rows of all runs from a function that makes those of one."""
+
+    def of_all(
+        _: Sequence[Source], views: Sequence[View], options: StudyOptions
+    ) -> Iterator[Row | str]:
+        for view in tracked("studying runs", views):
+            yield from rows(view, options)
+
+    return of_all
+
+
 @dataclass(frozen=True)
 class Outline:
     """A study: its name, its source in the paper, its tables, and the function that fills them."""
@@ -229,10 +261,9 @@ class Outline:
     """As in `StudyReport`."""
     tables: tuple[Table, ...]
     """In the order of the screen."""
-    rows: Callable[[View, StudyOptions], Iterable[Row | str]] | None = None
-    """Makes the rows of one run under the paper's protocol; a text is a remark."""
-    run: Callable[[Sequence[Source], StudyOptions], StudyReport] | None = None
-    """Makes the report of all runs at once, instead of `rows`."""
+    rows: Rows
+    views: Callable[[Sequence[Source]], list[View]] = _paper_views
+    """What it shows of the runs."""
     protocols: tuple[str, ...] = ("paper",)
     defaults: Mapping[str, str] = field(default_factory=dict)
     """Defaults of the study's own options."""
@@ -249,10 +280,9 @@ class Outline:
             raise StudyError(f"option {name} must be a whole number >= 1, got {value!r}")
         return int(value)
 
-    def result(
-        self, made: Iterable[Row | str], options: StudyOptions, views: Sequence[View]
-    ) -> StudyReport:
-        """Sort rows into their tables, in order; a text is a remark, kept once."""
+    def report(self, sources: Sequence[Source], options: StudyOptions) -> StudyReport:
+        """Sort the rows into their tables, in order; a text is a remark, kept once."""
+        views = self.views(sources)
         rows: dict[str, list[tuple[Cell, ...]]] = {table.name: [] for table in self.tables}
         texts = []
         if closed := [view.label for view in views if view.basis == "fit"]:
@@ -261,7 +291,7 @@ class Outline:
                 f"{', '.join(closed)} yet, and until `stopadvisor calibrate` certifies, or "
                 "--open-calibration is said, they stay closed"
             )
-        for item in made:
+        for item in self.rows(sources, views, options):
             if isinstance(item, str):
                 texts.append(item)
             else:

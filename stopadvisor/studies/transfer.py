@@ -18,8 +18,8 @@ from stopadvisor.paper.protocol import PaperSetting, paper_split
 from stopadvisor.rules.features import feature_array
 from stopadvisor.rules.scores import fit_logistic
 from stopadvisor.runs.sources import Source
-from stopadvisor.studies.registry import paper_setting, paper_views
-from stopadvisor.studies.tables import Outline, Row, StudyOptions, StudyReport, View, layout
+from stopadvisor.studies.registry import paper_setting
+from stopadvisor.studies.tables import Outline, Row, StudyOptions, View, layout
 
 __all__ = ["OUTLINES"]
 
@@ -31,14 +31,10 @@ _GAINS = layout("gains", "Gain of the learned rule on the target's test question
 # fmt: on
 
 
-def _run(sources: Sequence[Source], options: StudyOptions) -> StudyReport:
-    """Compare every ordered pair of the runs."""
-    views = paper_views(sources)
-    return _OUTLINE.result(_gains(sources, views), options, views)
-
-
-def _gains(sources: Sequence[Source], views: Sequence[View]) -> Iterator[Row | str]:
-    """Yield gains on the target's test questions.
+def _gains(
+    sources: Sequence[Source], views: Sequence[View], options: StudyOptions
+) -> Iterator[Row | str]:
+    """Yield gains on the target's test questions, for every ordered pair of the runs.
 
     The features are those of the paper's text: the budget is a fraction of the last one, so that
     grids of different lengths can be compared.
@@ -103,5 +99,4 @@ def _kind(source: Source, target: Source) -> str:
     return "cross-model" if same_task else "cross-task and -model"
 
 
-_OUTLINE = Outline("transfer", 'Appendix "Transfer Protocols"', (_GAINS,), run=_run)
-OUTLINES = (_OUTLINE,)
+OUTLINES = (Outline("transfer", 'Appendix "Transfer Protocols"', (_GAINS,), _gains),)

@@ -69,48 +69,6 @@ def sweep_stops(data: dict[str, Arrays]) -> dict[str, dict[tuple[float, ...], Ar
     return found
 
 
-def features(data: dict[str, Arrays], columns: list[int]) -> Arrays:
-    """The eight features over some checkpoints, one question and checkpoint at a time."""
-    budgets, answers = data["budgets"][columns], data["ans"][:, columns]
-    n, m = answers.shape
-    out = np.empty((n, m, 8))
-    for i in range(n):
-        for j in range(m):
-            seen = answers[i, : j + 1].tolist()
-            run = 1
-            while run <= j and seen[-1 - run] == seen[-1]:
-                run += 1
-            c = columns[j]
-            out[i, j] = (
-                budgets[j] / budgets[-1],
-                j / (m - 1),
-                data["conf_lp"][i, c],
-                data["conf_ent"][i, c],
-                j > 0 and seen[-1] == seen[-2],
-                run,
-                seen.count(seen[-1]) / (j + 1),
-                data["mkr"][i, c],
-            )
-    return out
-
-
-def out_of_fold(x: Arrays, correct: Arrays) -> Arrays:
-    """Chances from scikit-learn, question i of N in fold (N - 1 - i) mod 5."""
-    from sklearn.linear_model import LogisticRegression  # slow to import
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
-    n, m = correct.shape
-    folds = (n - 1 - np.arange(n)) % 5
-    chances = np.empty((n, m))
-    for fold in range(5):
-        held = folds == fold
-        model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
-        model.fit(x[~held].reshape(-1, x.shape[-1]), correct[~held].ravel())
-        chances[held] = model.predict_proba(x[held].reshape(-1, x.shape[-1]))[:, 1].reshape(-1, m)
-    return chances
-
-
 def scores_of(data: dict[str, Arrays]) -> dict[str, Arrays]:
     """All five scores; the learned one as the published scripts left it in the archive."""
     confidence = np.exp(data["conf_lp"])
