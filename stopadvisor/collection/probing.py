@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,8 @@ def probe(
         )
     check_writable(settings.out or Path("runs"))
     with open_graders(settings.grader) as graders, open_engine() as engine:
-        return _probe_with(engine, settings.for_engine(engine), workload, graders, progress)
+        settings = settings.for_engine(engine)
+        return _Probing(settings, workload, engine, graders, progress).probe()
 
 
 def _remarks(workload: Workload, settings: ProbeSettings) -> list[str]:
@@ -143,87 +145,16 @@ def try_questions(
         The engine failed, or did not answer every prompt.
     """
     workload = settings.read()
-    fit, shortage = trial_questions(workload, settings)
+    _, shortage = trial_questions(workload, settings)
     with open_graders(settings.grader) as graders, open_engine() as engine:
         settings = settings.for_engine(engine)
-        plan = _settle_cap(engine, workload, settings.plan(), settings, progress)
-        size = settings.batch_size or _choose_batch_size(engine, plan)
-        settled = SettledPlan(plan)
-        if settings.schedule in ("auto", "marker"):  # as `probe` will settle it
-            settled = settle_plan(engine, fit, plan, settings, batch_size=size, progress=progress)
-            plan = settled.plan
-        report = run_preflight(
-            engine,
-            fit,
-            plan,
-            grader=graders.equal,
-            right=graders.right,
-            template=settings.prompt_template,
-            batch_size=size,
-            named=settings.markers,
-            markers=settled.markers,
-            pilot=settled.pilot,
-            progress=progress,
-        )
-        report_remarks(engine.remarks, progress, set())
+        report = _Probing(settings, workload, engine, graders, progress).try_out()
     return with_shortage(report, shortage)
-
-
-def _probe_with(
-    engine: Engine,
-    settings: ProbeSettings,
-    workload: Workload,
-    graders: Graders,
-    progress: Progress,
-) -> ProbeSummary:
-    """Open or begin the run of this engine and workload, and probe."""
-    if (
-        settings.traces is None
-        and settings.samples > 1
-        and engine.temperature(settings.plan()) == 0
-    ):
-        raise ModelError(
-            "the model's own settings always take the likeliest token, so that all traces of a "
-            f"question would be equal, got --samples {settings.samples}: give --temperature"
-        )
-
-    def described(fractions: tuple[float, float, float]) -> tuple[Path, dict[str, Any]]:
-        manifest = build_manifest(
-            engine.identity(),
-            settings.plan(),
-            workload,
-            fractions=fractions,
-            auto=settings.auto,
-            cue_ids=cue_ids(engine, settings.cue),
-            template=settings.prompt_template,
-            grading=graders.right.identity,
-            traces=settings.recorded.describe() if settings.recorded else None,
-        )
-        return settings.out or run_path(Path("runs"), manifest), manifest
-
-    path, manifest = described(settings.shares(workload))
-    if settings.split is None and (begun := _split_begun(path, described)) is not None:
-        # A growing workload keeps the split that its run began with.
-        path, manifest = described(begun)
-        settings = replace(settings, split=begun)
-    with lock_directory(path):
-        return _Probing(settings, workload, engine, graders, progress).go(path, manifest)
-
-
-def _split_begun(
-    path: Path, described: Callable[[tuple[float, float, float]], tuple[Path, dict[str, Any]]]
-) -> tuple[float, float, float] | None:
-    """The split of a run that began with another default; None if there is no such run."""
-    if (path / MANIFEST).exists():
-        return split_of(RunDirectory.load(path).manifest)[1]
-    others = (default_split(0), default_split(sys.maxsize))
-    begun = (split for split in others if (described(split)[0] / MANIFEST).exists())
-    return next(begun, None)
 
 
 @dataclass(frozen=True)
 class _Probing:
-    """The part of `probe` that happens under the run's lock."""
+    """A loaded model, and the workload to probe it with."""
 
     settings: ProbeSettings
     workload: Workload
@@ -233,25 +164,83 @@ class _Probing:
     reported: set[str] = field(default_factory=set)
     """Remarks of the engine that were shown already."""
 
-    def go(self, path: Path, manifest: dict[str, Any]) -> ProbeSummary:
-        fit = fit_questions(self.workload, self.settings)
-        report_remarks(self.engine.remarks, self.progress, self.reported)
+    @cached_property
+    def fit(self) -> list[Question]:
+        """The questions that pilot and preflight may look at."""
+        return fit_questions(self.workload, self.settings)
+
+    def probe(self) -> ProbeSummary:
+        """Open or begin the run of this engine and workload, and probe."""
+        settings = self.settings
+        if (
+            settings.traces is None
+            and settings.samples > 1
+            and self.engine.temperature(settings.plan()) == 0
+        ):
+            raise ModelError(
+                "the model's own settings always take the likeliest token, so that all traces of a "
+                f"question would be equal, got --samples {settings.samples}: give --temperature"
+            )
+        path, manifest = self._described(settings.shares(self.workload))
+        if settings.split is None and (begun := self._split_begun(path)) is not None:
+            # A growing workload keeps the split that its run began with.
+            path, manifest = self._described(begun)
+            settings = replace(settings, split=begun)
+        with lock_directory(path):
+            return replace(self, settings=settings)._locked(path, manifest)
+
+    def try_out(self) -> PreflightReport:
+        """Run the preflight alone."""
+        plan = self._with_cap(self.settings.plan(), auto=self.settings.max_think is None)
+        size = self.settings.batch_size or _choose_batch_size(self.engine, plan)
+        settled = SettledPlan(plan)
+        if self.settings.schedule in ("auto", "marker"):  # as `probe` will settle it
+            settled = self._settled(plan, size)
+        report = self._checked(settled, size, self.settings.markers)
+        self._pass_remarks_on()
+        return report
+
+    def _described(self, fractions: tuple[float, float, float]) -> tuple[Path, dict[str, Any]]:
+        """The run's place and manifest under a split."""
+        recorded = self.settings.recorded
+        manifest = build_manifest(
+            self.engine.identity(),
+            self.settings.plan(),
+            self.workload,
+            fractions=fractions,
+            auto=self.settings.auto,
+            cue_ids=cue_ids(self.engine, self.settings.cue),
+            template=self.settings.prompt_template,
+            grading=self.graders.right.identity,
+            traces=recorded.describe() if recorded else None,
+        )
+        return self.settings.out or run_path(Path("runs"), manifest), manifest
+
+    def _split_begun(self, path: Path) -> tuple[float, float, float] | None:
+        """The split of a run that began with another default; None if there is no such run."""
+        if (path / MANIFEST).exists():
+            return split_of(RunDirectory.load(path).manifest)[1]
+        others = (default_split(0), default_split(sys.maxsize))
+        begun = (split for split in others if (self._described(split)[0] / MANIFEST).exists())
+        return next(begun, None)
+
+    def _locked(self, path: Path, manifest: dict[str, Any]) -> ProbeSummary:
+        """The part of `probe` that happens under the run's lock."""
+        self._pass_remarks_on()
         begun = RunDirectory.resume(path, manifest)
         plan = begun.plan if begun else self.settings.plan()
-        plan = _settle_cap(
-            self.engine, self.workload, plan, self.settings, self.progress, begun=bool(begun)
-        )
+        plan = self._with_cap(plan, auto=self.settings.max_think is None and not begun)
         # Resumed with the same batches, it writes the same bytes as an uninterrupted run.
         recorded = begun.manifest.get("batch_size") if begun else None
         batch_size = self.settings.batch_size or recorded
         batch_size = batch_size or _choose_batch_size(self.engine, plan)
-        run, pilot = (begun, ()) if begun else self._begin(path, manifest, fit, plan, batch_size)
+        run, pilot = (begun, ()) if begun else self._begin(path, manifest, plan, batch_size)
         if begun and self.settings.regrade:
             check_grader(run, self.settings.grader)
             changed = regrade(run, self.graders.right, self.workload)
             self.progress.remark(f"graded again: {changed} questions changed")
         if self.settings.preflight:
-            self._preflight(run, fit, pilot, batch_size)
+            self._preflight(run, pilot, batch_size)
         draws = self.engine.temperature(run.plan) > 0
         repeated = repeated_questions(self.workload, self.settings, draws=draws)
         if repeated and self.settings.samples == 1:
@@ -259,7 +248,7 @@ class _Probing:
                 f"{len(repeated)} fit questions think twice, to see how often full thinking gives "
                 "another answer"
             )
-        report_remarks(self.engine.remarks, self.progress, self.reported)
+        self._pass_remarks_on()
         began = time.monotonic()
         with say_what_is_kept(run, self.progress):
             n_new = collect(
@@ -275,9 +264,12 @@ class _Probing:
                 progress=self.progress,
             )
         seconds = time.monotonic() - began
-        report_remarks(self.engine.remarks, self.progress, self.reported)
+        self._pass_remarks_on()
         for remark in [*self.graders.right.remarks(), *remarks_on_grader(run)]:
             self.progress.remark(remark)
+        return self._summary(run, n_new, seconds)
+
+    def _summary(self, run: RunDirectory, n_new: int, seconds: float) -> ProbeSummary:
         table = run.table()
         first = table.samples == 0  # every question has one: samples are collected in turn
         counts = np.bincount(run.parts(table.groups)[first], minlength=len(PARTS)).tolist()
@@ -303,18 +295,11 @@ class _Probing:
         )
 
     def _begin(
-        self,
-        path: Path,
-        manifest: dict[str, Any],
-        fit: Sequence[Question],
-        plan: ProbePlan,
-        batch_size: int,
+        self, path: Path, manifest: dict[str, Any], plan: ProbePlan, batch_size: int
     ) -> tuple[RunDirectory, Sequence[RawTrace]]:
         """Begin the run with a settled plan; also returns the traces of a pilot."""
         settings, say = self.settings, self.progress.remark
-        settled = settle_plan(
-            self.engine, fit, plan, settings, batch_size=batch_size, progress=self.progress
-        )
+        settled = self._settled(plan, batch_size)
         plan, markers = settled.plan, settled.markers
         if plan.schedule == "marker" and not plan.markers:
             raise ProbeError(NO_MARKERS)
@@ -339,28 +324,63 @@ class _Probing:
             words = {self.engine.decode(ids).strip(): (ids,) for ids in settled.plan.markers}
         return [{"text": text, "ids": [list(i) for i in ids]} for text, ids in words.items()]
 
-    def _preflight(
-        self, run: RunDirectory, fit: Sequence[Question], pilot: Sequence[RawTrace], batch_size: int
-    ) -> None:
+    def _preflight(self, run: RunDirectory, pilot: Sequence[RawTrace], batch_size: int) -> None:
         """Check the engine, unless an earlier call has passed."""
         file = run.path / "preflight.json"
         if _passed(file):
             return
-        report = run_preflight(
+        named = [word["text"] for word in run.manifest.get("markers", [])] or None
+        report = self._checked(SettledPlan(run.plan, pilot=pilot), batch_size, named)
+        keep_checks(report, file, self.progress)
+        if report.cost is not None:
+            self.progress.remark(f"probing will take {report.cost}")
+
+    def _with_cap(self, plan: ProbePlan, *, auto: bool) -> ProbePlan:
+        """The plan with a cap on thinking that fits the model's context and recorded traces.
+
+        Unless `auto`, as in a run that has begun, questions that are too long are refused.
+        """
+        engine, questions, progress = self.engine, self.workload.questions, self.progress
+        longest = recorded_cap(engine, questions, plan, auto=auto, progress=progress)
+        plan = replace(plan, max_think=longest)
+        template = self.settings.prompt_template
+        cap = thinking_cap(engine, questions, plan, template=template, auto=auto)
+        if cap != plan.max_think:
+            progress.remark(
+                f"max-think: {cap} tokens: the model's context leaves fewer than {cap + CAP_STEP} "
+                "after the longest prompt"
+            )
+        return replace(plan, max_think=cap)
+
+    def _settled(self, plan: ProbePlan, batch_size: int) -> SettledPlan:
+        return settle_plan(
             self.engine,
-            fit,
-            run.plan,
+            self.fit,
+            plan,
+            self.settings,
+            batch_size=batch_size,
+            progress=self.progress,
+        )
+
+    def _checked(
+        self, settled: SettledPlan, batch_size: int, named: Sequence[str] | None
+    ) -> PreflightReport:
+        return run_preflight(
+            self.engine,
+            self.fit,
+            settled.plan,
             grader=self.graders.equal,
             right=self.graders.right,
             template=self.settings.prompt_template,
             batch_size=batch_size,
-            named=[word["text"] for word in run.manifest.get("markers", [])] or None,
-            pilot=pilot,
+            named=named,
+            markers=settled.markers,
+            pilot=settled.pilot,
             progress=self.progress,
         )
-        keep_checks(report, file, self.progress)
-        if report.cost is not None:
-            self.progress.remark(f"probing will take {report.cost}")
+
+    def _pass_remarks_on(self) -> None:
+        report_remarks(self.engine.remarks, self.progress, self.reported)
 
 
 def _passed(file: Path) -> bool:
@@ -378,30 +398,3 @@ def _choose_batch_size(engine: Engine, plan: ProbePlan) -> int:
     if plan.schedule == "grid" and not plan.budgets:
         plan = replace(plan, budgets=PAPER_BUDGETS)
     return engine.auto_batch_size(plan)
-
-
-def _settle_cap(
-    engine: Engine,
-    workload: Workload,
-    plan: ProbePlan,
-    settings: ProbeSettings,
-    progress: Progress,
-    *,
-    begun: bool = False,
-) -> ProbePlan:
-    """The plan with a cap on thinking that fits the model's context and recorded traces.
-
-    A run that has begun keeps its cap, and refuses questions that are too long for it.
-    """
-    auto = settings.max_think is None and not begun
-    longest = recorded_cap(engine, workload.questions, plan, auto=auto, progress=progress)
-    plan = replace(plan, max_think=longest)
-    cap = thinking_cap(
-        engine, workload.questions, plan, template=settings.prompt_template, auto=auto
-    )
-    if cap != plan.max_think:
-        progress.remark(
-            f"max-think: {cap} tokens: the model's context leaves fewer than {cap + CAP_STEP} "
-            "after the longest prompt"
-        )
-    return replace(plan, max_think=cap)
