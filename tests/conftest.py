@@ -129,6 +129,13 @@ def call(
     return Call(capsys)
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages without their pictures, which take most of a page's time."""
+    pytest.importorskip("matplotlib", reason="matplotlib (extra report) draws the page")
+    monkeypatch.setattr("stopadvisor.report.html.charts.pictures", lambda *_: [])
+
+
 _REAL_MODEL = {"tiny_reasoner"}
 """Fixtures that run the bundled model; tests that use one are integration tests."""
 _RANDOM_MODELS = {"random_model", "windowed_model"}

@@ -44,7 +44,6 @@ FAULTS = (
     "brittle-words",  # after another cue than the terse one the answers are others
     "rambles",  # forced answers run into the cap
     "never-waits",  # no trace holds a marker
-    "other-places",  # probes stand elsewhere than the plan says
 )
 
 _SUM = re.compile(r"(\d+) \+ (\d+)")
@@ -182,8 +181,7 @@ class ScriptedEngine:
             words = [f"w{i}" for i in range(len(words))]
         ids = tuple(WAIT if word == "wait" else 10 + int(word[1:]) for word in words[:length])
         at = trace_positions(plan, ids)
-        places = at.probed if "other-places" not in self.faults else at.probed[1:]
-        probes = tuple(self._probe(script, words[:length], b, closed, plan) for b in places)
+        probes = tuple(self._probe(script, words[:length], b, closed, plan) for b in at.probed)
         return RawTrace(
             prompt_tokens=_prompt_tokens(prompt),
             suffix_tokens=len(self.suffix_ids(plan.cue)),

@@ -34,8 +34,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_results_are_those_of_the_commands(
     run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    found = stopadvisor.assess(run, alpha=0.3, quiet=True)
-    assert main(["assess", str(run), "--alpha", "0.3", "--no-report", "--json", "--quiet"]) == 0
+    found = stopadvisor.assess(run, alpha=0.3, families=["confidence"], quiet=True)
+    words = ["--alpha", "0.3", "--families", "confidence", "--no-report", "--json", "--quiet"]
+    assert main(["assess", str(run), *words]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(to_document(found)))
     assert f"<strong>{escape(found.headline)}" in (found._repr_html_() or "")
 
@@ -97,7 +98,9 @@ def test_what_makes_no_sense_is_refused_before_any_work(run: Path) -> None:
         stopadvisor.assess("w.jsonl", ladder="ladder.toml", temperature=0)
     with pytest.raises(WorkloadError, match="is recorded already"):
         stopadvisor.assess(run, ladder="ladder.toml")
-    with pytest.raises(WorkloadError, match="no such file"):
+    with pytest.raises(
+        WorkloadError, match=r"no such file .* a JSONL workload, a run directory or a raw.npz"
+    ):
         stopadvisor.assess("missing.jsonl")
 
 

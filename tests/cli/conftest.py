@@ -74,10 +74,3 @@ def bench(
     monkeypatch.setattr("stopadvisor.engines.engine_settings.start_engine", made.load)
     monkeypatch.chdir(tmp_path)
     return made
-
-
-@pytest.fixture
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages without their pictures, which take most of a page's time."""
-    pytest.importorskip("matplotlib", reason="matplotlib (extra report) draws the page")
-    monkeypatch.setattr("stopadvisor.report.html.charts.pictures", lambda *_: [])

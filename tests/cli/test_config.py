@@ -70,9 +70,3 @@ def test_a_value_of_the_file_reaches_the_command(call: Call) -> None:
 def test_what_the_file_cannot_say_is_refused(call: Call, content: str, message: str) -> None:
     CONFIG.write_text(content)
     assert message in call.refused("assess", "w.jsonl")
-
-
-def test_a_file_that_is_named_must_be_there(call: Call) -> None:
-    assert "cannot read none.toml: No such file or directory" in call.refused(
-        "plan", "--config", "none.toml"
-    )

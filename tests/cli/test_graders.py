@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from stopadvisor.answers.normal_form import GRADER
+from stopadvisor.collection.grades import regrade_run
+from stopadvisor.ground.progress import Progress
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.runs.directory import RunDirectory
 from tests.material import CERTIFY, Call
@@ -115,7 +117,7 @@ def test_graders_do_not_mix(call: Call) -> None:
     assert (run / "probes.jsonl").read_bytes() == before
     assess(call, "--regrade", "--grader", "graders:lenient")
     assert manifest()["grading"]["grader"] == "graders:lenient"
-    assess(call, "--regrade", "--grader", "gold")
+    regrade_run(run, Progress(), "gold")
     assert "grader_sha256" not in manifest()["grading"]
     assert (run / "probes.jsonl").read_bytes() == before  # strict says what gold says here
 
@@ -136,14 +138,14 @@ def test_verify_holds_the_policys_grader_against_the_runs(call: Call) -> None:
 
     # The same name, another file: said, and no more.
     Path("graders.py").write_text(GRADERS + "# changed\n")
-    assert call("assess", "fresh", "--regrade", "--grader", "graders:strict")[0] == 0
+    regrade_run(Path("fresh"), Progress(), "graders:strict")
     code, out, _ = call("verify", "policy.joblib", "fresh", "--json")
     assert code == 0
     assert any("the run was graded by graders:strict" in r for r in json.loads(out)["remarks"])
     code, _, err = call(*(word for word in like if word != "--quiet"), "--grader", "graders:strict")
     assert "the policy's questions were graded by graders:strict" in err
 
-    assert call("assess", "fresh", "--regrade", "--grader", "gold")[0] == 0
+    regrade_run(Path("fresh"), Progress(), "gold")
     assert "`stopadvisor assess RUN --regrade --grader graders:strict`" in call.refused(
         "verify", "policy.joblib", "fresh", "--quiet"
     )

@@ -30,7 +30,6 @@ from stopadvisor.report.progress import LineProgress
 from stopadvisor.report.screen import draw
 from stopadvisor.report.sheets.plan import label_sheet
 from stopadvisor.runs.directory import RunDirectory
-from stopadvisor.workload.questions import PARTS
 from tests.material import Call, forget_looks, make_run
 from tests.schemas import check_valid
 
@@ -113,27 +112,10 @@ def calibrated(call: Call, *words: str) -> dict[str, Any]:
     return found
 
 
-def everything() -> Path:
-    """A sheet with gold for every calibration question."""
-    directory = RunDirectory.load(Path("run"))
-    table = directory.table()
-    chosen = np.flatnonzero(directory.parts(table.groups) == PARTS.index("calibration"))
-    sums = {row["id"]: row["question"] for row in map(json.loads, _workload(directory))}
-    rows = [{"id": table.ids[row], "gold": truth(sums[table.ids[row]])} for row in chosen]
-    path = Path("all.jsonl")
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-def _workload(directory: RunDirectory) -> list[str]:
-    return Path(directory.manifest["workload"]["path"]).read_text().splitlines()
-
-
 # --- The terminal ---------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_few_labels_certify_what_all_labels_do(call: Call) -> None:
+def test_few_labels_are_asked_for_and_certify(call: Call) -> None:
     before = calibrated(call)
     labeller = Labeller()
     said = labeller.label()
@@ -153,9 +135,6 @@ def test_few_labels_certify_what_all_labels_do(call: Call) -> None:
     assert f"stopadvisor calibrate run {options}\n" in exported
     found = calibrated(call)
     assert by_fit[2] == f"{found['expected']['fit_total_saving_pct']:.1f}"
-    assert "means  " not in call("calibrate", "run", *ASK, "--loss", "lost")[1], (
-        "it would repeat 5%"
-    )
     assert (before["certified"], found["certified"]) == (False, True)
     # It failed without labels; with them it is the same look, which certifies after all.
     assert found["look"] == before["look"] | {"opened": True}
@@ -167,14 +146,6 @@ def test_few_labels_certify_what_all_labels_do(call: Call) -> None:
     assert found["labels"] == before["labels"] | {
         "asked": n, "used": n, "more_labels": 0, "more_saving_pp": 0.0
     }  # fmt: skip
-    assert call("label", "run", *ASK, "--import", everything())[0] == 0
-    full = calibrated(call)
-    assert full["labels"]["used"] > n
-    assert (full["threshold"], full["tested"][0]["position"]) == (
-        found["threshold"],
-        found["tested"][0]["position"],
-    )
-    assert full["certificate"]["losses"] <= found["certificate"]["losses"]
 
 
 def test_each_answer_is_on_disk_before_the_next_question(call: Call) -> None:
@@ -308,7 +279,6 @@ def test_a_terminal_takes_keys(folder: Path) -> None:
     assert [row["gold"] for row in labels()][1] == "17"
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_planned_labels_settle_what_counts(call: Call) -> None:
     labeller = Labeller()
     said = labeller.label(planned=10)
@@ -324,20 +294,10 @@ def test_planned_labels_settle_what_counts(call: Call) -> None:
         said.split()
     )
     assert (found["look"]["number"], sum("asked" in row for row in log())) == (1, 1)
-    assert call("assess", "run", *ASK[:4], "--quiet")[0] == 0
-    code, out, err = call("report", "run")
-    assert code == 0, err
-    assert "certified" in out
     assert "look 1 at these questions named --labels 10" in call.refused(
         "label", "run", *ASK, "--labels", "20", "--export", "none.jsonl"
     )
     assert not Path("none.jsonl").exists()
-
-
-def test_without_a_terminal_there_is_one_line(call: Call) -> None:
-    assert "answers are typed on a terminal, and stdin is none: --export FILE" in call.refused(
-        "label", "run", *ASK
-    )
 
 
 # --- Sheets ---------------------------------------------------------------------------------------
@@ -366,7 +326,8 @@ def test_gold_that_came_with_the_workload_is_used(call: Call) -> None:
     # Every third calibration question has gold: nobody need be asked about those.
     rows = [json.loads(line) for line in Path("run/probes.jsonl").read_text().splitlines()]
     directory = RunDirectory.load(Path("run"))
-    sums = {row["id"]: row["question"] for row in map(json.loads, _workload(directory))}
+    workload = Path(directory.manifest["workload"]["path"]).read_text().splitlines()
+    sums = {row["id"]: row["question"] for row in map(json.loads, workload)}
     for row in rows[::3]:
         gold = truth(sums[row["id"]])
         row["gold"] = gold

@@ -35,25 +35,6 @@ def test_a_policy_may_promise_that_few_replies_differ(call: Call) -> None:
     assert first.asked["data"] != second.asked["data"]  # the answers are in this one
 
 
-def test_a_policy_may_promise_how_far_accuracy_falls(call: Call) -> None:
-    found = call.json(
-        "calibrate", RUN, *FAST, "--alpha", "0.2", "--loss", "drop", "--out", "drop.json"
-    )
-    certificate = found["certificate"]
-    assert certificate["loss"] == "drop"
-    assert certificate["gained"] >= 0
-    assert "accuracy falls by at most 20 points" in certificate["claim"]
-    row = found["tested"][0]
-    assert (row["losses"], row["gained"]) == (certificate["losses"], certificate["gained"])
-    code, out, _ = call("inspect", "drop.json")
-    assert code == 0
-    lost, gained = certificate["losses"], certificate["gained"]
-    assert (
-        f"{lost} of {certificate['n']} calibration questions lost and {gained} gained"
-        in " ".join(out.split())
-    )
-
-
 def test_several_promises_hold_of_one_rule_at_once(call: Call) -> None:
     limits = ("--loss", "lost", "--loss", "drop", "--alpha", "lost=0.3,drop=0.25")
     found = call.json("calibrate", RUN, *FAST, *limits, "--out", "both.json")
@@ -95,24 +76,4 @@ def test_what_was_assessed_for_is_what_is_certified(call: Call) -> None:
 def test_a_category_without_questions_is_one_line_and_no_look(call: Call) -> None:
     said = call.refused("calibrate", RUN, *FAST, "--alpha", "lost=0.2,category=algebra:lost=0.3")
     assert "no calibration question is of category 'algebra'; there are none" in said
-    assert not looks_of(open_source(RUN).folder)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--loss", "regret"], "'regret' is not one of"),
-        (["--alpha", "0.1", "--loss", "lost", "--loss", "drop"], "--alpha lost=0.05,drop=0.05"),
-        (["--alpha", "lost=0.1", "--loss", "drop"], "name the same losses in both"),
-        (["--alpha", "lost=0.1,lost=0.2"], "expected one limit for lost"),
-        (["--alpha", "lost=much"], "expected a number such as 0.05"),
-        (["--alpha", "regret=0.1"], "expected LOSS=LIMIT with one of lost, differs, drop"),
-        (["--alpha", "lost=0.1,category=algebra"], "category=NAME:LOSS=LIMIT"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_promises_that_make_no_sense_are_one_line_and_no_look(
-    call: Call, words: list[str], said: str
-) -> None:
-    assert said in call.refused("calibrate", RUN, *FAST, *words)
     assert not looks_of(open_source(RUN).folder)

@@ -112,14 +112,7 @@ def test_the_help_of_a_command_is_a_whole_page(
     assert {0, 2} <= set(page(name).exit_codes) <= set(EXIT_CODES)
     for code in page(name).exit_codes:
         assert re.search(rf"^  {code} +{EXIT_CODES[code][:30]}", text, re.MULTILINE)
-
-
-@pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_every_option_stands_once_in_the_help(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = whole_help(name, capsys)
-    for param in page(name).params:
+    for param in page(name).params:  # each option stands there once
         if isinstance(param, click.Option) and not param.hidden:
             assert len(re.findall(rf"^  (-\w, )?{param.opts[0]}\b(?!-)", text, re.MULTILINE)) == 1
     assert ("\nModel:\n" in text) == (name in ("assess", "probe", "preflight", "run"))
@@ -143,20 +136,6 @@ def test_a_long_help_begins_with_what_people_name(
         assert "--cap" not in options
 
 
-@pytest.mark.parametrize(
-    ("words", "now"),
-    [
-        (("probe", "w.jsonl", "--greedy"), "--greedy is now --temperature 0"),
-        (("calibrate", "--despite-advice"), "--despite-advice is now --despite advice"),
-    ],
-)
-def test_an_option_that_was_renamed_says_so(
-    words: tuple[str, ...], now: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(words) == 2
-    assert now in capsys.readouterr().err
-
-
 def test_preflight_takes_what_does_nothing_there_and_does_not_offer_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -178,13 +157,10 @@ def test_the_examples_of_a_page_are_command_lines_that_parse(name: str) -> None:
         page(name).make_context(name, words[2:])  # raises where it does not parse
 
 
-@pytest.mark.parametrize("name", sorted(set(stopadvisor.__all__) - {"__version__"}))
-def test_every_public_name_is_there(name: str) -> None:
-    assert getattr(stopadvisor, name).__name__ == name
-    assert name in dir(stopadvisor)
-
-
-def test_an_unknown_public_name_is_an_attribute_error() -> None:
+def test_public_names_are_those_that_are_listed() -> None:
+    for name in set(stopadvisor.__all__) - {"__version__"}:
+        assert getattr(stopadvisor, name).__name__ == name
+        assert name in dir(stopadvisor)
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = stopadvisor.nothing
 
@@ -257,25 +233,6 @@ def test_wrong_usage_is_exit_2_as_text_and_as_json(
     assert "Usage: stopadvisor" in text.err
     assert main([*words, "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["error"]["exit_code"] == 2
-
-
-@pytest.mark.parametrize(
-    ("word", "said"),
-    [
-        ("asses", "No such command 'asses': did you mean 'assess'?"),
-        ("profile_serving", "did you mean 'profile-serving'?"),
-        ("samples/sums.jsonl", "No such command 'samples/sums.jsonl'."),
-        ("--asses", "No such option"),
-        ("diff", "'diff' is now: stopadvisor inspect A B"),
-        ("workload", "'workload' is now: stopadvisor import dataset NAME -o FILE"),
-        ("completion", 'is now: eval "$(_STOPADVISOR_COMPLETE=bash_source stopadvisor)"'),
-    ],
-)
-def test_a_command_of_nearly_that_name_is_named(
-    word: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([word]) == 2
-    assert said in capsys.readouterr().err
 
 
 def test_a_closed_pipe_ends_quietly() -> None:

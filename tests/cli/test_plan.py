@@ -50,7 +50,7 @@ def test_known_numbers(call: Call) -> None:
     # Power at risk .02 reaches 80 % at 234 labels, but not for good until 286.
     found = call.json("plan", "--alpha", "0.05", "--expected-risk", "0.02")
     assert (found["calibration_labels"], found["total_labels"]) == (286, 477)
-    for alpha, labels in (("0.05", 59), ("0.10", 29), ("0.15", 19)):  # with no loss at all
+    for alpha, labels in (("0.01", 299), ("0.05", 59), ("0.15", 19)):  # with no loss at all
         found = call.json("plan", "--alpha", alpha, "--expected-risk", "0")
         assert found["calibration_labels"] == labels
 
@@ -86,7 +86,6 @@ def test_a_run_says_what_more_labels_would_buy(tmp_path: Path, call: Call) -> No
     assert [row["labels"] for row in rows] == sorted(row["labels"] for row in rows)
     assert rows[-1]["saving_pct"] > rows[0]["saving_pct"]
     assert not (run / "looks.jsonl").exists()  # nothing was opened
-    assert "What more labels would buy" in call.screen("plan", run, "--alpha", "0.1")
 
 
 @pytest.mark.slow
@@ -103,10 +102,8 @@ def test_everybody_counts_the_same_labels(probed_run: Path, tmp_path: Path, call
     run = shutil.copytree(probed_run, tmp_path / "run")
     promises = call.json("assess", run, "--families", "confidence,fixed-budget")["promises"]
     offered = {row["alpha"]: row for row in promises}
-    for alpha in (0.02, 0.15):  # each opens the run anew
-        wanted = offered[alpha]["labels_for_90"]
-        found = call.json("plan", run, "--alpha", str(alpha), "--power", "0.9")
-        assert found["calibration_labels"] == wanted, alpha
+    found = call.json("plan", run, "--alpha", "0.02", "--power", "0.9")
+    assert found["calibration_labels"] == offered[0.02]["labels_for_90"]
     # Where nothing is certified, the refusal names what `plan` says.
     refusal = call.json("calibrate", run, "--alpha", "0.01", code=3)["refusal"]
     found = call.json("plan", run, "--alpha", "0.01")

@@ -14,6 +14,8 @@ from stopadvisor.rules.model_shape import PRESETS
 from stopadvisor.rules.roofline import Prices
 from stopadvisor.rules.serving_profile import PerTokenSeconds, ServingProfile
 from stopadvisor.runs import prices
+from stopadvisor.runs.prices import PriceRequest
+from stopadvisor.runs.sources import open_source
 from tests.material import CERTIFY, Call
 
 FAST = ("--families", "confidence")
@@ -29,15 +31,14 @@ def assessing(call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ca
     return call
 
 
-def assessed(call: Call, *words: str) -> dict[str, Any]:
-    code, out, err = call("assess", "runs/sums", "--json", *FAST, *words)
-    assert code == 0, err
-    found: dict[str, Any] = json.loads(out)
-    return found
+def priced(request: PriceRequest | None = None) -> Weights:
+    """Prices of the run, as requested."""
+    return prices.computed_weights(request, open_source(Path("runs/sums")))[0]
 
 
 def test_a_gpu_prices_the_engine_and_is_said(call: Call) -> None:
-    found = assessed(call, "--gpu", "L4", "--in-flight", "8")
+    screen = call.screen("assess", "runs/sums", *FAST, "--gpu", "L4", "--in-flight", "8")
+    found = json.loads(Path("runs/sums/assessment.json").read_bytes())
     weights = Weights(**found["settings"]["weights"])
     assert found["recommendation"]["serving"] == found["settings"]["serving"] == "vllm"
     assert found["serving"]["prices"] == vars(Prices.of(weights))
@@ -52,8 +53,6 @@ def test_a_gpu_prices_the_engine_and_is_said(call: Call) -> None:
     assert by_load[1]["saving_pct"] == pytest.approx(saved)
     decoded = [row["decoded"] for row in by_load]
     assert decoded == sorted(decoded, reverse=True), "the more, the cheaper is a token of each"
-    _, out, _ = call("assess", "runs/sums", *FAST, "--gpu", "L4", "--in-flight", "8")
-    screen = " ".join(out.split())
     assert "vllm: the policy runs inside vLLM" in screen
     assert "on l4, 8 requests in flight at" in screen
     assert f"{saved:.1f}% at 8," in screen
@@ -62,7 +61,7 @@ def test_a_gpu_prices_the_engine_and_is_said(call: Call) -> None:
 
 def test_calibrate_takes_the_prices_over(call: Call) -> None:
     words = ("--gpu", "h200", "--tensor-parallel", "2", "--serving", "kv-fork", "--alpha", "0.3")
-    wanted = assessed(call, *words)["settings"]["weights"]
+    wanted = call.json("assess", "runs/sums", *FAST, *words)["settings"]["weights"]
     assert (wanted["gpu"], wanted["unit"]) == ("2 x h200", "seconds")
     code, _, err = call("calibrate", "runs/sums", *CERTIFY, "--alpha", "0.3")
     assert code == 0, err
@@ -90,24 +89,20 @@ def test_a_config_kept_with_the_run_prices_it(
     Path("model").mkdir()
     Path("model/config.json").write_text(json.dumps(config), encoding="utf-8")
     prices.keep_model_files("model", Path("runs/sums"))
-    weights = assessed(call)["settings"]["weights"]
-    assert (weights["model"], weights["gpu"]) == (model, gpu)
+    weights = priced()
+    assert (weights.model, weights.gpu) == (model, gpu)
 
 
-def test_the_model_is_the_runs_own_else_the_one_named(
-    call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def model(*words: str) -> str:
-        return str(assessed(call, *words)["settings"]["weights"]["model"])
-
+def test_the_model_is_the_runs_own_else_the_one_named(call: Call, tmp_path: Path) -> None:
     config = json.dumps(PRESETS["32b"])
     Path("config.json").write_text(config, encoding="utf-8")
-    assert model("--model-config", "config.json") == "config.json"
-    assert model("--model-config", "32b") == "a dense model of 32B with grouped queries"
+    assert priced(PriceRequest(model_config="config.json")).model == "config.json"
+    named = priced(PriceRequest(model_config="32b"))
+    assert named.model == "a dense model of 32B with grouped queries"
     cached = tmp_path / "hub/models--tests--scripted/snapshots/abc/config.json"
     cached.parent.mkdir(parents=True)
     cached.write_text(config, encoding="utf-8")
-    assert model("--gpu", "h200") == "tests/scripted"
+    assert priced(PriceRequest(gpu="h200")).model == "tests/scripted"
 
 
 @pytest.mark.parametrize(
@@ -133,32 +128,28 @@ def test_a_profile_of_the_run_is_taken(
     )
     Path("runs/sums/serving-profile.json").write_text(to_json(profile), encoding="utf-8")
     words = words if "paper" in words else [*words, *FAST]
-    found = call.json("assess", "runs/sums", *words)
+    screen = call.screen("assess", "runs/sums", *words)
+    found = json.loads(Path("runs/sums/assessment.json").read_bytes())
     assert found["recommendation"]["serving"] == serving
     assert ("seconds" in json.dumps(found.get("settings"))) == is_taken
     if is_taken:
         assert Weights(**found["settings"]["weights"]) == profile.weights
     if serving == "vllm" and is_taken:
-        _, out, _ = call("assess", "runs/sums", *words)
-        screen = " ".join(out.split())
         assert "prices measured for m (vllm on two cores), 8 requests in flight" in screen
         assert "in decoded tokens of 1 ms a prefilled token is 0, a cached one 0" in screen
 
 
 def test_the_local_gpu_is_the_default(call: Call, tmp_path: Path) -> None:
-    assert assessed(call, "--in-flight", "4")["serving"]["prices"]["gpu"] == "h100"
+    assert priced(PriceRequest(in_flight=4)).gpu == priced().gpu == "h100"
     device = tmp_path / "no-driver/0000:01:00.0"
     device.mkdir(parents=True)
     (device / "information").write_text("Model: \t NVIDIA GeForce RTX 4090\n", encoding="utf-8")
-    assert assessed(call, "--in-flight", "4")["serving"]["prices"]["gpu"] == "rtx-4090"
+    assert priced(PriceRequest(in_flight=4)).gpu == "rtx-4090"
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--gpu", "tpu"], "'tpu' is not one of"),
-        (["--gpu", "h100", "--price", "1/0.1/4"], "they exclude --price"),
-        (["--in-flight", "4", "--protocol", "paper"], "--protocol paper"),
         (["--model-config", "70b", "--tensor-parallel", "1"], "do not fit on 1 x h100"),
         (["--model-config", "none.json"], "cannot read none.json: No such file"),
         (["--model-config", "list.json"], "list.json: expected a JSON object, got []"),

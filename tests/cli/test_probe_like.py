@@ -142,7 +142,6 @@ def test_other_budgets_are_refused_with_the_command_that_probes_the_right_ones(
     assert f"`stopadvisor probe {workload} --like policy.joblib`" in err
     assert "thinking tokens, other does not there; its budgets are 5 and 100" in err
     assert not Path("other/looks.jsonl").exists()
-    assert call("probe", workload, "--like", POLICY, "--out", "right")[0] == 0
 
 
 def test_a_policy_that_never_stops_or_names_no_model_says_nothing_of_probing(call: Call) -> None:
@@ -182,14 +181,13 @@ def textual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[F
         yield server, POLICY
 
 
-@pytest.mark.parametrize("words", [[], ["--entropy", "none"]], ids=["", "none"])
 def test_a_policy_without_log_probabilities_is_probed_like_at_its_server(
-    textual: tuple[FakeServer, Path], capsys: pytest.CaptureFixture[str], words: list[str]
+    textual: tuple[FakeServer, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     server, path = textual
     call = Call(capsys)
     at = ("--engine", "openai", "--base-url", server.url, "--concurrency", "4", "--limit", "20")
-    code, _, err = call("probe", FRESH, "--like", path, *at, *words, "--out", "new")
+    code, _, err = call("probe", FRESH, "--like", path, *at, "--out", "new")
     assert code == 0, err
     assert RunDirectory.load(Path("new")).plan.entropy == "none"
     code, out, err = call("verify", path, "new", "--json")

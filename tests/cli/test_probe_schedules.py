@@ -191,23 +191,3 @@ def test_a_named_word_that_no_trace_holds_is_warned_of(bench: Bench) -> None:
     code, out, _ = bench(*words, command="preflight")
     assert code == 0
     assert "marker-words warning: 0/16 traces hold a marker" in " ".join(out.split())
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--schedule", "stride", "--budgets", "0,9"], "--schedule stride takes --every"),
-        (["--budgets", "0", "--every", "9"], "--every needs --schedule stride or marker, got grid"),
-        (["--schedule", "stride", "--markers", "Wait"], "--markers needs --schedule marker"),
-        (
-            ["--schedule", "marker", "--budgets", "0,9", "--every", "3"],
-            "--budgets and --every exclude each other",
-        ),
-        (["--schedule", "marker", "--markers", "Wait,,"], "expected `auto` or words such as"),
-        (["--schedule", "often"], "'often' is not one of 'auto', 'grid', 'stride', 'marker'"),
-    ],
-)
-def test_options_that_contradict_each_other(bench: Bench, words: list[str], message: str) -> None:
-    err = bench.refused(*words)
-    assert message in " ".join(err.split())
-    assert bench.engine.calls == []

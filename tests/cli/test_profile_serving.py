@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from stopadvisor.cli.main import cli, main
+from stopadvisor.cli.main import main
+from stopadvisor.cli.parts.settings import _price
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.ground.results import to_document
 from stopadvisor.rules.costs import Weights
@@ -46,6 +46,7 @@ def test_a_profile_is_read_as_it_was_written(file: Path) -> None:
     profile = read_serving_profile(file)
     assert to_document(profile) == GOOD | {"settings": {}}
     assert ServingProfile.from_dict(to_document(profile), "it") == profile
+    assert _price(str(file)) == profile.weights  # as `assess --price FILE` reads it
 
 
 def test_a_fit_prices_requests_and_the_tokens_of_its_load() -> None:
@@ -107,12 +108,6 @@ def test_what_is_no_profile_is_refused(content: str | None, tmp_path: Path) -> N
 
 
 AT_SERVER = ("profile-serving", "--base-url", "http://gpu:8000/v1")
-
-
-def test_a_server_is_named() -> None:
-    done = CliRunner().invoke(cli, ["profile-serving", "--model", "m"])
-    assert done.exit_code == 2
-    assert "Missing option '--base-url'" in done.output
 
 
 def test_a_server_is_measured(

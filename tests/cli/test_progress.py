@@ -43,8 +43,7 @@ def stages(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
 @pytest.mark.parametrize(
     ("words", "titles"),
     [
-        ("assess RUN --families confidence", {*CHOICE, "comparing promises"}),
-        ("assess RUN --alpha 0.15 --families learned", {*CHOICE, "fitting a rule"}),
+        ("assess RUN --families learned", {*CHOICE, "comparing promises", "fitting a rule"}),
         ("calibrate RUN --alpha 0.15", CHOICE),
         ("study frontier RUN", {"studying runs", "reading probes"}),
         ("study rivals RUN --set splits=2 --alpha 0.15", {"splits of old", "measuring rules"}),

@@ -96,19 +96,6 @@ def test_what_cannot_be_promoted_is_one_line_and_changes_nothing(
 # --- diff -----------------------------------------------------------------------------------------
 
 
-def test_diff_says_in_words_what_changed(call: Call) -> None:
-    found = call.json("inspect", policy_of("15"), policy_of("30"))
-    assert (found["same"], found["same_stops"]) == (False, False)
-    changes = {row["what"]: row for row in found["changes"]}
-    assert changes["promise"]["before"].startswith("at most 15.0% of all questions lost")
-    assert changes["promise"]["after"].startswith("at most 30.0% of all questions lost")
-    assert {"threshold", "saving", "accuracy"} <= changes.keys()
-    assert not {"rule", "language model", "prompts", "sampling", "caps"} & changes.keys()
-    code, out, _ = call("inspect", policy_of("15"), policy_of("30"))
-    assert code == 0
-    assert "-> at most 30.0% of all questions lost" in " ".join(out.split())
-
-
 def test_diff_of_a_copy_finds_nothing(call: Call) -> None:
     found = call.json("inspect", RUN / "policy.joblib", policy_of("30"))
     assert (found["same"], found["changes"]) == (True, [])

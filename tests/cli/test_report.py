@@ -63,6 +63,7 @@ def test_json_names_the_file_and_its_state(run: Path, tmp_path: Path, call: Call
     assert not (run / "report.html").exists()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_page_is_written_again_without_a_command_line(run: Path) -> None:
     assert refresh_report(run) == [], "a run without a page gets none"
     written = write_report(run)
@@ -70,15 +71,6 @@ def test_a_page_is_written_again_without_a_command_line(run: Path) -> None:
     (run / ASSESSMENT).unlink()
     (said,) = refresh_report(run)
     assert said.startswith(f"{run / 'report.html'} is from before, and could not be written again")
-
-
-@pytest.mark.integration
-def test_needs_no_model_and_no_torch(run: Path) -> None:
-    from tests.test_layout import HELP, _loaded_by
-
-    found = _loaded_by(HELP, "report", str(run))
-    assert {"matplotlib", "jinja2"} <= found
-    assert not found & {"torch", "transformers", "sklearn"}
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -100,16 +92,6 @@ def test_after_calibrate_the_certificate_is_on_the_page(run: Path, call: Call) -
     assert code == 0
     assert "report.html" not in err
     assert (run / "report.html").read_bytes() == page
-
-
-def test_a_page_that_cannot_be_written_again_is_said_to_be_stale(
-    run: Path, call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (run / "report.html").write_text("a page from before", encoding="utf-8")
-    monkeypatch.setattr(page, "missing_packages", lambda: ("matplotlib", "jinja2"))
-    code, _, err = call(run, *FAST, *CERTIFY, command="calibrate")
-    assert code == 0
-    assert "is from before, and could not be written again" in err
 
 
 # --- assess writes it too -------------------------------------------------------------------------

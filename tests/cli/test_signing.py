@@ -17,7 +17,6 @@ from tests.policy_content import family_content, policy_from
 
 pytest.importorskip("cryptography", reason="cryptography (extra sign) makes and checks signatures")
 
-POLICIES = Path(__file__).parents[2] / "policies"
 RUN = Path("runs/sums")
 
 
@@ -78,12 +77,6 @@ def test_run_refuses_an_unsigned_policy_before_anything_else(call: Call) -> None
     assert "missing.jsonl" in call.refused(*words)  # the policy was taken, and more was asked for
     Path("policy.joblib").write_bytes(Path("policy.joblib").read_bytes() + b" ")
     assert "was changed after it was signed" in call.refused(*words)
-
-
-def test_a_bad_key_is_one_line(call: Call) -> None:
-    line = call.refused("inspect", "policy.joblib", "--require-signature", "policy.joblib")
-    assert line.startswith("stopadvisor: policy.joblib: not a p")
-    assert "key in PEM" in line
 
 
 # --- calibrate ------------------------------------------------------------------------------------

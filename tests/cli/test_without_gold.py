@@ -55,23 +55,6 @@ def test_a_loss_that_takes_gold_is_not_assessed_without_it(call: Call) -> None:
     assert "run: a limit on lost takes gold to assess, and the questions have none" in as_read(err)
 
 
-def test_assess_profiles_by_agreement_and_says_so(call: Call, run_without_gold: Path) -> None:
-    found = json.loads((run_without_gold / "assessment.json").read_bytes())
-    assert (found["workload"]["graded_by"], found["settings"]["loss"]) == ("agreement", "differs")
-    assert found["fit_full_accuracy"] == 1
-    assert found["profile"]["unsolved"]["count"] == found["profile"]["harmful"]["count"] == 0
-    code, out, err = call("assess", RUN, "--families", "confidence,fixed-budget")
-    assert code == 0
-    assert "note: no gold for every fit question" in as_read(err)
-    shown = as_read(out)
-    assert "no gold a reply counts as right where it is what full thinking answers" in shown
-    assert "fit questions behave, by agreement" in shown
-    assert "rule differs agrees saves" in shown
-    assert "(promise about replies that differ)" in shown
-    assert "`stopadvisor label` asks for them" in shown
-    assert "accuracy" not in shown
-
-
 def test_full_thinking_is_held_against_itself(certified: dict[str, Any]) -> None:
     records = RunDirectory.load(RUN).records()
     answers = {(r.id, r.sample): r.natural_answer for r in records}
@@ -179,22 +162,7 @@ def test_verify_counts_replies_that_differ(call: Call) -> None:
     assert (found["loss"], found["graded_by"]) == ("differs", "agreement")
     assert found["losses"] == round(400 * (1 - found["accuracy"]))
     assert found["lower"] < found["risk"] < found["upper"]
-    code, out, _ = call("verify", policy, "fresh")
-    shown = as_read(out)
-    assert code == {"confirmed": 0, "silent": 0, "contradicted": 4}[found["verdict"]]
-    assert "of 400 fresh replies differ, promise 10%" in shown
-    assert "accuracy" not in shown
-
-
-@pytest.mark.usefixtures("certified", "undrawn")
-def test_the_report_says_what_right_means(call: Call) -> None:
-    code, _, err = call("report", RUN)
-    assert code == 0, err
-    page = as_read((RUN / "report.html").read_text())
-    assert "a reply counts as right where it is what full thinking answers" in page
-    assert "full thinking gave another answer to" in page
-    assert "of replies that differ from full thinking" in page
-    assert ">Accuracy<" not in page
+    assert "of 400 fresh replies differ, promise 10%" in found["headline"]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
-"""A wrong value of any option ends a command in one line, before any work."""
+"""Wrong values, and words that make no sense, end a command in one line, before any work."""
 
 from __future__ import annotations
 
+import shlex
 from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
@@ -10,6 +11,7 @@ import click
 import pytest
 
 from stopadvisor.cli.main import COMMANDS, main, module_of
+from tests.material import Call
 
 FREE = (click.Path, click.types.StringParamType, click.types.UnprocessedParamType)
 """Types of texts that mean something only to files, servers and models."""
@@ -88,3 +90,67 @@ def test_assess_refuses_before_it_probes(
     option: str, value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     refused(["assess", "my.jsonl", f"{option}={value}"], option, capsys)
+
+
+AT_SERVER = "probe my.jsonl --engine openai --base-url http://h/v1"
+PROBE = "probe my.jsonl --max-think 256 --budgets"
+REFUSALS = {
+    "asses": "No such command 'asses': did you mean 'assess'?",
+    "profile_serving": "did you mean 'profile-serving'?",
+    "samples/sums.jsonl": "No such command 'samples/sums.jsonl'.",
+    "--asses": "No such option",
+    "diff": "'diff' is now: stopadvisor inspect A B",
+    "workload": "'workload' is now: stopadvisor import dataset NAME -o FILE",
+    "completion": 'is now: eval "$(_STOPADVISOR_COMPLETE=bash_source stopadvisor)"',
+    "probe my.jsonl --greedy": "--greedy is now --temperature 0",
+    "calibrate --despite-advice": "--despite-advice is now --despite advice",
+    "plan --config none.toml": "cannot read none.toml: No such file or directory",
+    "profile-serving --model m": "Missing option '--base-url'",
+    "label run --alpha 0.05": "answers are typed on a terminal, and stdin is none: --export FILE",
+    "study nonsense raw.npz": "'nonsense' is not one of",
+    "study map raw.npz --set paper": "expected an option such as paper=1",
+    "study map raw.npz --set resamples=9": "expected resamples=N with N >= 100",
+    "assess . --temperature 0 --budgets 0,1": "so these mean nothing: --budgets, --temperature",
+    "assess . --split 40/60/0": "these mean nothing: --split",
+    "assess raw.npz --model x": "these mean nothing: --model",
+    "assess raw.npz --regrade": "these mean nothing: --regrade",
+    "assess raw.npz --open-calibration": "--open-calibration belongs to --protocol paper",
+    "assess my.jsonl --protocol paper --loss drop": "counts lost answers alone: leave --loss out",
+    "assess my.jsonl --serving overlap": "overlap is called vllm: say --serving vllm",
+    "assess my.jsonl --gpu tpu": "'tpu' is not one of",
+    "assess my.jsonl --gpu h100 --price 1/0.1/4": "they exclude --price",
+    "assess my.jsonl --in-flight 4 --protocol paper": "and --protocol paper",
+    "calibrate run --loss regret": "'regret' is not one of",
+    "calibrate run --alpha 0.1 --loss lost --loss drop": "--alpha lost=0.05,drop=0.05",
+    "calibrate run --alpha lost=0.1 --loss drop": "name the same losses in both",
+    "calibrate run --alpha lost=0.1,lost=0.2": "expected one limit for lost",
+    "calibrate run --alpha lost=much": "expected a number such as 0.05",
+    "calibrate run --alpha regret=0.1": "expected LOSS=LIMIT with one of lost, differs, drop",
+    "calibrate run --alpha lost=0.1,category=algebra": "category=NAME:LOSS=LIMIT",
+    "calibrate run --from p.joblib --families entropy": "--families means nothing",
+    "calibrate run --from p.joblib --on-give-up reply": "--on-give-up means nothing",
+    "probe my.jsonl --engine openai": "--engine openai needs --base-url",
+    "probe my.jsonl --base-url http://h/v1": "--base-url belongs to --engine openai, got --engine",
+    f"{AT_SERVER} --dtype float32": "--dtype belongs to --engine hf, got --engine openai",
+    f"{PROBE} 0,5,5": "expected `auto` or increasing numbers",
+    f"{PROBE} 0,300": "--budgets must end at --max-think 256 or before, got 300",
+    f"{PROBE} 0 --every 9": "--every needs --schedule stride or marker, got grid",
+    f"{PROBE} 0,9 --schedule stride": "--schedule stride takes --every",
+    f"{PROBE} 0,9 --schedule marker --every 3": "--budgets and --every exclude each other",
+    "probe my.jsonl --schedule stride --markers Wait": "--markers needs --schedule marker",
+    "probe my.jsonl --schedule marker --markers Wait,,": "expected `auto` or words such as",
+    "probe my.jsonl --schedule often": "is not one of 'auto', 'grid', 'stride', 'marker'",
+    "probe my.jsonl --max-think 0": "expected `auto` or a whole number >= 1, got '0'",
+    "probe my.jsonl --temperature 0 --samples 3": "--temperature 0 always draws the same trace",
+    "probe my.jsonl --entropy top-k": "expected `auto`, `full`, `none` or `top-k:K`",
+    "probe my.jsonl --prompt-template no.txt": "contains {question}, or a readable file",
+    "probe my.jsonl --prompt-template 'a\nb'": "expected a text that contains {question}",
+    "probe my.jsonl --chat-template-kwargs [1]": "expected a JSON object, got '[1]'",
+    """probe my.jsonl --chat-template-kwargs '{"chat_template": "x"}'""": "is reserved), got",
+}
+
+
+@pytest.mark.parametrize(("words", "said"), REFUSALS.items())
+def test_what_makes_no_sense_is_refused_in_one_line(words: str, said: str, call: Call) -> None:
+    assert said in call.refused(*shlex.split(words))
+    assert [path.name for path in Path.cwd().iterdir()] == ["my.jsonl"]

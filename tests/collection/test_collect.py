@@ -17,7 +17,13 @@ import pytest
 
 from stopadvisor.answers.grading import GRADING, Grader
 from stopadvisor.collection.collect import collect
-from stopadvisor.collection.grades import check_grader, grade_traces, regrade, remarks_on_grader
+from stopadvisor.collection.grades import (
+    check_grader,
+    grade_traces,
+    regrade,
+    regrade_run,
+    remarks_on_grader,
+)
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.ground.errors import EngineError, GraderError, ProbeError
 from stopadvisor.ground.progress import Progress
@@ -381,13 +387,6 @@ def test_a_run_of_a_grid_keeps_its_id(bench: Bench) -> None:
     assert b"marker_positions" not in bench.probes
 
 
-def test_probes_elsewhere_than_the_plan_says_are_refused(tmp_path: Path) -> None:
-    bench = Bench(tmp_path / "marked", plan=MARKED)
-    with pytest.raises(EngineError, match=r"must probe at budgets \[\d+, \d+.* for question 'q"):
-        bench.collect(ScriptedEngine(faults=frozenset({"other-places"})))
-    assert not bench.run.probes_path.exists()
-
-
 def test_what_is_graded_is_kept_when_grading_is_interrupted(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -505,6 +504,15 @@ def test_regrading_takes_new_gold_and_keeps_the_raw_texts(bench: Bench) -> None:
     assert after[0].gold == "999"
     assert not any(c.correct for c in after[0].checkpoints)
     assert [c.answer for c in after[0].checkpoints] == [c.answer for c in before[0].checkpoints]
+
+
+def test_without_its_workload_a_run_keeps_its_gold(bench: Bench) -> None:
+    bench.collect(limit=8)
+    before = bench.run.records()
+    bench.run.annotate(workload={**bench.run.manifest["workload"], "path": "gone.jsonl"})
+    regrade_run(bench.path, bench.progress)
+    assert "graded against the recorded gold" in bench.progress.lines[-2]
+    assert bench.run.records() == before
 
 
 def test_two_ways_of_grading_never_mix(bench: Bench) -> None:

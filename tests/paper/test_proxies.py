@@ -19,7 +19,7 @@ from tests.populations import POPULATIONS
 
 @pytest.fixture(scope="module")
 def table() -> OpenQuestions:
-    drawn = POPULATIONS[3].draw(150, np.random.default_rng(4))
+    drawn = POPULATIONS[3].draw(60, np.random.default_rng(4))
     return drawn.with_reference("last-checkpoint")
 
 

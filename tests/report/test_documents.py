@@ -10,22 +10,15 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.assessment.choice import Settings
-from stopadvisor.assessment.fit_assessment import assess
+from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.ground.results import to_document
 from stopadvisor.paper.analysis import assess_paper
 from stopadvisor.policy.shown import inspected
 from stopadvisor.runs.sources import Source, open_source
-from tests.material import make_run, write_archive
+from tests.material import write_archive
 from tests.policy_content import example_contents, policy_from
+from tests.report.results import ASSESSED
 from tests.schemas import check_valid
-
-SCALARS = ("entropy", "confidence")
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
-    return open_source(make_run(tmp_path_factory.mktemp("report") / "run", 300))
 
 
 @pytest.fixture(scope="module")
@@ -60,14 +53,16 @@ def test_paper_assessments_are_plain(archive: Source) -> None:
     assert_plain("assess", document)
     assert [row["alpha"] for row in document["matched_risk"]] == [0.05, 0.1, 0.12, 0.15, 0.2]
     assert "the archive holds no natural answers" in document["remarks"][-1]
+    with pytest.raises(CalibrationError, match="the paper's serving regimes"):
+        assess_paper(archive, alpha=0.12, delta=0.05, serving="vllm")
     advice = document["recommendation"]
     if advice["policy"] != "full-budget":
         assert advice["schedule"] == document["workload"]["budgets"]
 
 
-def test_figures_are_named_for_the_questions_they_come_from(source: Source) -> None:
+def test_figures_are_named_for_the_questions_they_come_from() -> None:
     """Under deploy, a saving, risk or accuracy is `fit_…`; the cost table names its basis."""
-    document = to_document(assess(source, Settings(families=SCALARS)).result())
+    document = to_document(ASSESSED)
     assert_plain("assess", document)
     expected = ("expected_saving_pct", "label_savings[].saving_pct")  # of imitated calibrations
     figures = ("saving_pct", "risk", "accuracy", "saving_lower_pct")

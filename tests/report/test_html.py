@@ -17,11 +17,9 @@ from stopadvisor.assessment.fit_assessment import assess
 from stopadvisor.cli.main import main
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.paper.analysis import assess_paper
-from stopadvisor.report.html.page import lost_question, render
+from stopadvisor.report.html.page import render
 from stopadvisor.report.saved import QuestionExample, ReportData, read_report, save_assessment
-from stopadvisor.report.words import advised_rule, percent, share
 from stopadvisor.rules.costs import Weights
-from stopadvisor.rules.families import rule_name
 from stopadvisor.rules.roofline import Prices
 from stopadvisor.runs.prices import default_settings
 from stopadvisor.runs.sources import open_source
@@ -86,42 +84,7 @@ def test_other_prices_of_a_cached_token_save_what_a_new_count_says(small_copy: P
     assert list(shown.values()) == pytest.approx(counted, abs=1e-6)
 
 
-def test_pictures_agree_with_the_assessment(before: ReportData) -> None:
-    run, frontier, alpha = before.result, before.figures.frontier, before.figures.alpha
-    rule = advised_rule(run)
-    assert frontier is not None
-    assert frontier.chosen is not None
-    assert rule is not None
-    name, cost, accuracy = frontier.chosen
-    assert name == run.recommendation.family
-    assert cost == pytest.approx(100 - (rule.fit_total_saving_pct or 0))
-    assert accuracy == pytest.approx(rule.fit_accuracy)
-    shown = next(curve for curve in frontier.rules if curve.name == name)
-    assert all(at is not None and at <= 1 for at in shown.at), "a probability, or a confidence"
-    assert alpha is not None
-    at, (row,) = alpha.alphas.index(0.15), run.matched_risk
-    for side in (row.learned, row.scalar):
-        assert side is not None
-        assert alpha.savings[side.family][at] == pytest.approx(side.fit_total_saving_pct)
-
-
-def test_the_certificate_is_the_calibration_s(calibrated_run: Path) -> None:
-    calibration = json.loads((calibrated_run / "calibration.json").read_text(encoding="utf-8"))
-    text = Page(render(read_report(calibrated_run))).text
-    certificate, expected = calibration["certificate"], calibration["expected"]
-    for words in (
-        certificate["claim"].replace(" %", "%"),
-        f"{certificate['losses']} of {certificate['n']} calibration questions lost",
-        f"Saves {percent(expected['test_total_saving_pct'])}",
-        f"{share(expected['test_risk'])} [",
-        calibration["headline"],
-        f"Accuracy {share(expected['test_full_accuracy'])} -> ",
-        "How the rule was chosen",
-    ):
-        assert words in text
-    assert "provisional" not in text
-
-
+@pytest.mark.usefixtures("undrawn")
 def test_a_refusal_is_said_with_its_reason(before: ReportData) -> None:
     assert REFUSED.refusal is not None
     text = Page(render(replace(before, calibration=REFUSED))).text
@@ -130,6 +93,7 @@ def test_a_refusal_is_said_with_its_reason(before: ReportData) -> None:
     assert REFUSED.refusal.reason in text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_page_of_two_alphas_says_which_is_which(calibrated_run: Path, tmp_path: Path) -> None:
     run = shutil.copytree(calibrated_run, tmp_path / "run")
     document = json.loads((run / "calibration.json").read_bytes()) | {"alpha": 0.1}
@@ -141,6 +105,7 @@ def test_a_page_of_two_alphas_says_which_is_which(calibrated_run: Path, tmp_path
     assert "Promise alpha 0.1, delta 0.05" in shown
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_an_assessment_without_alpha_contradicts_no_calibration(
     calibrated_run: Path, tmp_path: Path
 ) -> None:
@@ -193,7 +158,9 @@ def test_every_kind_of_assessment_has_its_page(
     assert data.result.headline in shown.text
 
 
-@pytest.mark.parametrize("families", [Settings().families, ("run-stability",)], ids=["all", "one"])
+@pytest.mark.parametrize(
+    "families", [(*QUICK, "run-stability"), ("run-stability",)], ids=["several", "one"]
+)
 def test_without_log_probabilities_none_are_shown(
     small_copy: Path, families: tuple[str, ...]
 ) -> None:
@@ -222,49 +189,10 @@ def test_before_a_look_no_calibration_outcome_is_on_the_page(
 ) -> None:
     edit_records(spoilt, flip_calibration)
     assert main(["assess", str(spoilt), "--alpha", "0.15", "--no-report", "--quiet"]) == 0
+    before, after = ((run / "assessment.json").read_text() for run in (assessed_run, spoilt))
+    assert after.replace(str(spoilt), str(assessed_run)) == before
     flipped = render(read_report(spoilt))
     assert flipped.replace(str(spoilt), str(assessed_run)) == html
-
-
-def test_lost_questions_with_their_thinking(
-    assessed_run: Path, before: ReportData, html: str
-) -> None:
-    lost = before.figures.lost
-    assert lost is not None
-    assert len(lost.shown) == min(12, lost.n) > 2
-    source = open_source(assessed_run)
-    assert {example.id for example in lost.shown} <= set(source.part("fit").ids)
-    lines = (assessed_run / "thinking.jsonl").read_text(encoding="utf-8").splitlines()
-    thought = {row["id"]: row["thinking"] for row in map(json.loads, lines)}
-    shown = Page(html).text
-    assert f"{len(lost.shown)} of {lost.n} fit questions, in the order of the run" in shown
-    for example in lost.shown:
-        assert example.question is not None
-        assert example.question.startswith("What is ")
-        stop = example.steps[example.stop]
-        assert not stop.correct
-        question = lost_question(example, before.thinking[example.id])
-        text = "".join(piece.head for piece in question.pieces)
-        assert text == thought[example.id]
-        marks = [piece.probe for piece in question.pieces if piece.stops]
-        assert any(mark.startswith(f"{stop.budget} tokens, ") for mark in marks)
-        assert f"stopped at {stop.budget} of {example.trace_tokens} thinking tokens" in shown
-        for other in example.others:
-            at = other.position
-            ends = "thinks to the end" if at is None else f"stops at {at}"
-            verdict = "right" if other.correct else "wrong"
-            assert f"{rule_name(other.family)} {ends} ({verdict})" in shown
-
-
-def test_a_run_without_thinking_shows_its_probes(spoilt: Path) -> None:
-    (spoilt / "thinking.jsonl").unlink()
-    data = read_report(spoilt)
-    shown = Page(render(data)).text
-    assert "This run keeps no thinking: probes alone are shown." in shown
-    example = lost_of(data)[0]
-    for step in example.steps:
-        verdict = "right" if step.correct else "wrong"
-        assert f"{step.budget} tokens, {step.answer!r} {verdict}, confidence " in shown
 
 
 def test_a_damaged_line_of_thinking_is_an_error(spoilt: Path) -> None:

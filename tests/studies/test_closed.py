@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from stopadvisor.certification.looks import open_calibration
 from stopadvisor.ground.constants import CUES
-from stopadvisor.runs.access import closed_questions
 from stopadvisor.runs.sources import open_source
 from stopadvisor.studies.registry import ALONE, STUDIES
 from stopadvisor.studies.tables import StudyOptions
 from tests.material import edit_records, flip_calibration
-from tests.studies.material import Sums, probe, rows_of, study
+from tests.studies.material import probe, study
 
 pytestmark = pytest.mark.slow
 
@@ -43,15 +41,6 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Pat
     return {**made, "warm": (path, flipped)}
 
 
-@pytest.fixture(scope="module")
-def opened(sums: Sums, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of a run, after a look at its calibration questions."""
-    path = tmp_path_factory.mktemp("opened") / "run"
-    shutil.copytree(sums(300).folder, path)
-    open_calibration(open_source(path), {"study": "schedules"}, delta=0.05)
-    return path
-
-
 @pytest.mark.parametrize("name", sorted(RUNS))
 def test_calibration_outcomes_change_nothing_before_a_look(
     name: str, pairs: dict[str, tuple[Path, Path]]
@@ -61,17 +50,3 @@ def test_calibration_outcomes_change_nothing_before_a_look(
     )
     assert any("fit questions alone" in remark for remark in probed.remarks)
     assert probed == flipped
-
-
-@pytest.mark.parametrize(
-    ("name", "table"), [("schedules", "gain"), ("serving", "paper"), ("map", "summary")]
-)
-def test_after_a_look_a_study_takes_all_questions(
-    name: str, table: str, sums: Sums, opened: Path
-) -> None:
-    before = study(name)([sums(300)], OPTIONS)
-    source = open_source(opened)
-    assert not closed_questions(source)
-    after = study(name)([source], OPTIONS)
-    assert not any("fit questions alone" in remark for remark in after.remarks)
-    assert rows_of(before, table) != rows_of(after, table)

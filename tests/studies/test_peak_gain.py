@@ -18,19 +18,8 @@ from stopadvisor.runs.sources import open_source
 from stopadvisor.studies.peak_gain import nearest_columns
 from stopadvisor.studies.tables import StudyOptions
 from tests.material import ARCHIVES, BUDGETS, edit_records, make_run
-from tests.studies.material import NAMES, QUICK, Archive, Sums, row_of, rows_of, studied, study
-from tests.studies.plain import (
-    SCALARS,
-    SWEEP,
-    features,
-    gain,
-    load,
-    out_of_fold,
-    scores_of,
-    split,
-    stops_of,
-    sweep_stops,
-)
+from tests.studies.material import NAMES, QUICK, Archive, row_of, rows_of, studied, study
+from tests.studies.plain import SCALARS, gain, load, scores_of, split, stops_of, sweep_stops
 
 # --- `frontier` -----------------------------------------------------------------------------------
 
@@ -103,40 +92,6 @@ def test_schedules_take_the_nearest_probed_budgets(
     assert nearest_columns(np.array(budgets), schedule) == expected
 
 
-@pytest.mark.parametrize("name", ["mixed", "early"])
-@pytest.mark.parametrize("schedule", ["4-linear", "6-linear"])
-def test_peak_gains_are_those_of_rules_fitted_on_the_schedule(
-    name: str, schedule: str, archive: Archive
-) -> None:
-    found = studied(study("schedules"), [archive(name)], QUICK)
-    data = load(name)
-    budgets = data["budgets"].tolist()
-    columns = [budgets.index(b) for b in PAPER_SCHEDULES[schedule]]
-    correct, thinking = data["correct"], data["thinking"]
-    chances = out_of_fold(features(data, columns), correct[:, columns])
-    rows = np.arange(len(correct))
-    gains = []
-    for threshold in SWEEP:
-        stops = np.array(columns)[stops_of(chances, threshold)]
-        tokens = thinking[rows, stops].mean()
-        fixed = np.interp(tokens, thinking.mean(axis=0), correct.mean(axis=0))
-        gains.append(correct[rows, stops].mean() - fixed)
-    row = row_of(found, "gain", schedule=schedule)
-    assert row["peak_gain"] == pytest.approx(max(gains), abs=1e-9)
-    assert row["max_overhead"] == 48 * len(columns)
-    whole = json.loads((ARCHIVES / "expected.json").read_text())[name]["regimes"]["peak_gain"]
-    assert row["retention_pct"] == pytest.approx(100 * max(gains) / whole)
-    assert row_of(found, "gain", schedule="as probed")["peak_gain"] == pytest.approx(whole)
-
-
-def test_what_was_not_probed_is_said(sums: Sums) -> None:
-    found = studied(study("schedules"), [sums(300)], QUICK)
-    row = row_of(found, "schedules", schedule="4-linear")
-    assert row["asked"] == "0 256 512 1536"
-    assert row["probed"] == "0 16 32 96"
-    assert any("nearest probed budgets, scaled to the last one (96)" in r for r in found.remarks)
-
-
 def test_a_schedule_without_anything_to_learn_has_no_gain(tmp_path: Path) -> None:
     path = make_run(tmp_path / "run", 200)
     taken = nearest_columns(np.array(BUDGETS), PAPER_SCHEDULES["4-linear"])
@@ -162,24 +117,10 @@ def test_a_run_without_questions_to_show_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_the_papers_regimes_are_what_its_scripts_print(name: str, archive: Archive) -> None:
-    found = studied(study("serving"), [archive(name)], QUICK)
-    expected = json.loads((ARCHIVES / "expected.json").read_text())[name]["regimes"]
-    for regime in ("kv-fork", "prefix-cache", "black-box"):
-        row = row_of(found, "paper", regime=regime)
-        assert row["saving_pct"] == pytest.approx(expected[regime.replace("-", "_")])
-        assert row["threshold"] == expected["tau"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("regime", ["prefix-cache", "black-box"])
-def test_at_the_break_even_weight_nothing_is_saved(
-    name: str, regime: str, archive: Archive
-) -> None:
-    row = row_of(studied(study("serving"), [archive(name)], QUICK), "paper", regime=regime)
-    data = load(name)
+def test_at_the_break_even_weight_nothing_is_saved(regime: str, archive: Archive) -> None:
+    row = row_of(studied(study("serving"), [archive("mixed")], QUICK), "paper", regime=regime)
+    data = load("mixed")
     stops = stops_of(data["p_stop"], row["threshold"])
     budgets, weight = data["budgets"], row["break_even_weight"]
     cost, full = 0.0, 0.0
@@ -201,26 +142,6 @@ VERDICTS = {
     "Scalar better": "scalar better",
     "Inconclusive": "inconclusive",
 }
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_rows_are_what_the_published_scripts_print(name: str, archive: Archive) -> None:
-    found = studied(study("map"), [archive(name)], StudyOptions())
-    expected = json.loads((ARCHIVES / "expected.json").read_text())[name]
-    row = row_of(found, "summary")
-    at = expected["alpha"]["0.15"]
-    assert row["learned_peak"] == pytest.approx(expected["regimes"]["peak_gain"])
-    assert row["delta_peak"] == pytest.approx(row["learned_peak"] - row["scalar_peak"])
-    assert row["delta_saving_pp"] == pytest.approx(at["delta_saving_pp"]["median"], abs=0.3)
-    assert row["delta_saving_low"] == pytest.approx(at["delta_saving_pp"]["ci95"][0], abs=0.3)
-    assert row["verdict"] == at["verdict"]
-    profile = row_of(found, "profiles")
-    counts = expected["profile"]
-    for kind in TYPES:
-        assert profile[kind] == pytest.approx(counts[kind] / sum(counts.values()))
-    serving = row_of(found, "serving")
-    assert serving["black_box_pct"] == pytest.approx(expected["regimes"]["black_box"])
 
 
 @pytest.mark.slow
