@@ -13,8 +13,9 @@ from stopadvisor.assessment.candidates import candidates
 from stopadvisor.assessment.choice import choose
 from stopadvisor.assessment.settings import Settings
 from stopadvisor.certification.calibration import calibrate
+from stopadvisor.ground.arrays import IntArray
 from stopadvisor.probes.outcomes import OpenQuestions
-from stopadvisor.rules.climb import Climb, OnGiveUp
+from stopadvisor.rules.climb import OnGiveUp
 from stopadvisor.rules.costs import LADDER, MONEY, Weights
 from stopadvisor.rules.families import RUNG_FAMILIES
 from stopadvisor.rules.losses import LOSSES, LossName
@@ -38,8 +39,9 @@ THREE = Ladder(
 
 @pytest.fixture(scope="module", autouse=True)
 def no_forecasts() -> Iterator[None]:
-    """Forecasts and numbers of labels take most of the time about a drop."""
+    """Forecasts, numbers of labels and long paths take most of the time."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("stopadvisor.assessment.candidates._MOST_STEPS", 100)
         patch.setattr("stopadvisor.assessment.choice._LABELS", ())
         patch.setattr("stopadvisor.assessment.rated.labels_for", lambda *_, **__: None)
         yield
@@ -70,12 +72,10 @@ def population(
     return reply_table(records, ladder)
 
 
-def drawn(table: OpenQuestions, rng: np.random.Generator) -> OpenQuestions:
+def drawn(table: OpenQuestions, rows: IntArray) -> OpenQuestions:
     """Questions drawn with replacement, each a question of its own."""
-    rows = rng.integers(0, table.n_questions, N)
     names = tuple(f"draw{k}" for k in range(N))
-    found = table.take(rows)
-    return replace(found, ids=names, keys=names, groups=names)
+    return replace(table.take(rows), ids=names, keys=names, groups=names)
 
 
 @pytest.mark.slow
@@ -112,20 +112,20 @@ def test_broken_certificates_are_as_rare_as_promised(
         (giving,) = (rule for rule in rules if getattr(rule.scorer.schedule, "give_up", ()))
         choice = replace(choice, sequences=(giving,))
     broken = naive = certified = 0
-    climb, risks = None, np.zeros(0)
+    climb, counted = None, np.zeros((0, 0))
     for _ in range(DRAWS):
-        sample = drawn(everybody, rng)
-        found = calibrate(choice, sample.as_calibration())
+        rows = rng.integers(0, everybody.n_questions, N)
+        found = calibrate(choice, drawn(everybody, rows).as_calibration())
         if found.rule is None:
             continue
         certified += 1
         if found.rule.scorer.schedule != climb:  # few are ever certified
             climb = found.rule.scorer.schedule
-            risks = LOSSES[loss].of(found.rule.scorer.view(everybody)).mean(axis=0)
-        assert isinstance(climb, Climb)
+            counted = LOSSES[loss].of(found.rule.scorer.view(everybody))
+        risks = counted.mean(axis=0)
         broken += risks[int(found.rule.threshold) - 1] > ALPHA
         # What nobody may do: serve the boldest step that looks good on the same questions.
-        seen = LOSSES[loss].of(climb.view(sample)).mean(axis=0)[:-1]
+        seen = counted[rows].mean(axis=0)[:-1]
         naive += risks[int((seen <= ALPHA).argmax())] > ALPHA
     most = stats.binom.ppf(0.999, DRAWS, DELTA)
     assert certified > DRAWS / 4
