@@ -112,7 +112,7 @@ def test_broken_certificates_are_as_rare_as_promised(
         (giving,) = (rule for rule in rules if getattr(rule.scorer.schedule, "give_up", ()))
         choice = replace(choice, sequences=(giving,))
     broken = naive = certified = 0
-    climb, counted = None, np.zeros((0, 0))
+    climb, counted = None, np.zeros((0, 0), dtype=np.int64)
     for _ in range(DRAWS):
         rows = rng.integers(0, everybody.n_questions, N)
         found = calibrate(choice, drawn(everybody, rows).as_calibration())
