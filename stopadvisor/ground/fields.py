@@ -104,10 +104,10 @@ Sha256 = Annotated[str, matching("[0-9a-f]{64}", "a SHA-256 in 64 hex digits")]
 class Kind:
     """Reader of the values of one annotation."""
 
+    expected: str
+    """Accepted values, in words."""
     read: Callable[[Any, str], Any]
     """Returns the typed value; takes the JSON value and the name of its field, for errors."""
-    expected: str = ""
-    """Accepted values in words, of a single value."""
     holds: Callable[[Any], bool] | None = None
     """Whether a value passes unchanged; None if unknown. Speeds up long lists."""
 
@@ -117,7 +117,7 @@ def _scalar(expected: str, holds: Callable[[Any], bool]) -> Kind:
         expect(holds(value), name, expected, value)
         return value
 
-    return Kind(read, expected, holds)
+    return Kind(expected, read, holds)
 
 
 def _is_text(value: Any) -> bool:
@@ -148,7 +148,7 @@ _SCALARS: dict[Any, Kind] = {
     int: _scalar(
         "an integer of 64 bits", lambda value: type(value) is int and -(2**63) <= value < 2**63
     ),
-    float: Kind(_read_real, "a float", _is_real),
+    float: Kind("a float", _read_real, _is_real),
 }
 _MOST_KEYS = 1000
 _MOST_DEPTH = 8
@@ -161,7 +161,7 @@ def kind_of(annotation: Any) -> Kind:
     if annotation in _SCALARS:
         return _SCALARS[annotation]
     if annotation is Any:
-        return Kind(_read_anything)
+        return Kind("any plain value", _read_anything)
     if origin is Annotated:
         kind = kind_of(arguments[0])
         for check in arguments[1:]:
@@ -192,12 +192,15 @@ def _checked(base: Kind, check: Condition) -> Kind:
         return value
 
     if of_type is None:
-        return Kind(read, check.expected)
-    return Kind(read, check.expected, lambda value: of_type(value) and check.holds(value))
+        return Kind(check.expected, read)
+    return Kind(check.expected, read, lambda value: of_type(value) and check.holds(value))
 
 
 def _nullable(kind: Kind) -> Kind:
-    return Kind(lambda value, name: None if value is None else kind.read(value, name))
+    def read(value: Any, name: str) -> Any:
+        return None if value is None else kind.read(value, name)
+
+    return Kind(f"{kind.expected}, or null", read)
 
 
 def _list(kind: Kind) -> Kind:
@@ -207,7 +210,7 @@ def _list(kind: Kind) -> Kind:
             return tuple(value)
         return tuple(kind.read(item, f"{name}[{index}]") for index, item in enumerate(value))
 
-    return Kind(read)
+    return Kind(f"a list, each {kind.expected}", read)
 
 
 def _at_most(kind: Kind, most: int) -> Kind:
@@ -216,7 +219,8 @@ def _at_most(kind: Kind, most: int) -> Kind:
             expect(len(value) <= most, name, f"at most {most} entries", len(value))
         return kind.read(value, name)
 
-    return Kind(read)
+    expected = kind.expected.replace("a list", f"a list of at most {most} entries", 1)
+    return Kind(expected, read)
 
 
 def _pair(kind: Kind) -> Kind:
@@ -228,7 +232,7 @@ def _pair(kind: Kind) -> Kind:
         expect(low <= high, name, expected, value)
         return low, high
 
-    return Kind(read)
+    return Kind(expected, read)
 
 
 def _map(kind: Kind) -> Kind:
@@ -241,7 +245,7 @@ def _map(kind: Kind) -> Kind:
             {key: kind.read(item, f"{name}.{key}") for key, item in value.items()}
         )
 
-    return Kind(read)
+    return Kind(f"a dict, each value {kind.expected}", read)
 
 
 def _record(cls: type[Any]) -> Kind:
@@ -268,7 +272,7 @@ def _record(cls: type[Any]) -> Kind:
         except StopAdvisorError as error:  # its fields contradict each other
             raise PolicyError(f"field '{name}': {error}") from error
 
-    return Kind(read)
+    return Kind("a dict", read)
 
 
 def _read_anything(value: Any, name: str, depth: int = 0) -> Any:
