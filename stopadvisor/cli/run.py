@@ -126,12 +126,13 @@ def _open(options: EngineSettings, ladder: Path | None, policy: Policy) -> Itera
     """Open the model of a policy, or the servers of its ladder, asked as at calibration."""
     terms = policy.terms
     if ladder is not None:
-        from stopadvisor.engines.openai.climbing import open_ladder
+        from stopadvisor.engines.openai.climbing import LadderEngine
+        from stopadvisor.engines.openai.rung_servers import open_rungs
 
         rungs = read_rungs(ladder)
         check_rungs(policy.terms, rungs)  # before a model is loaded
-        with how_to_open(options, rungs) as how, open_ladder(policy, rungs, **how) as servers:
-            yield servers
+        with how_to_open(options, rungs) as how, open_rungs(rungs, **how) as opened:
+            yield LadderEngine(policy, rungs, *opened)
         return
     if policy.ladder:
         raise click.UsageError("this policy climbs a ladder: --ladder says where its servers are")

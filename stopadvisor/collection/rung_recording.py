@@ -241,25 +241,20 @@ class _Recording:
         set_aside_tail(self.run.path / ASKED, "asked.partial")
         if note := self.run.repair():
             self.replies.progress.remark(note)
-        keys = {q.id: q.key for q in self.workload.questions}
+        keys = {record.id: record.key for record in self.run.replies()}
+        self.done.update(keys)
         for where, row in finished_objects(self.run.path / ASKED):
             try:
                 name, key, column = row.pop("id"), row.pop("key"), row.pop("column")
-                answer = RungAnswer(**row)
+                keys[name], self.replies.known[name, column] = key, RungAnswer(**row)
             except (KeyError, TypeError) as error:
                 raise ProbeError(f"{where}: not a reply: {error}") from error
-            self._same(name, key, keys)
-            self.replies.known[name, column] = answer
-        for record in self.run.replies():
-            self._same(record.id, record.key, keys)
-            self.done.add(record.id)
-
-    def _same(self, name: str, key: str, keys: dict[str, str]) -> None:
-        if keys.get(name, key) != key:
-            raise ProbeError(
-                f"{self.run.path} holds another question under the id {name!r} than "
-                f"{self.workload.path}: ids must keep their questions; choose another --out"
-            )
+        for question in self.workload.questions:
+            if keys.get(question.id, question.key) != question.key:
+                raise ProbeError(
+                    f"{self.run.path} holds another question under the id {question.id!r} than "
+                    f"{self.workload.path}: ids must keep their questions; choose another --out"
+                )
 
     def _ask(self, questions: Sequence[Question], *, again: bool = False) -> None:
         """Ask for the missing replies, and keep each."""

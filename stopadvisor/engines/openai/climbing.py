@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stopadvisor.answers.normal_form import extract_natural
 from stopadvisor.engines.errors import first_error
-from stopadvisor.engines.openai.rung_servers import AskEach, RungServers, open_rungs
+from stopadvisor.engines.openai.rung_servers import AskEach, RungServers
 from stopadvisor.policy.climber import Ask
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import Climbed, OnStop, Reply, Request, RungAnswer
@@ -23,7 +22,7 @@ from stopadvisor.policy.session import Rule
 from stopadvisor.probes.asking import ProbePlan, Prompt
 from stopadvisor.runs.ladder import Ladder
 
-__all__ = ["climb", "open_ladder"]
+__all__ = ["LadderEngine", "climb"]
 
 
 async def climb(
@@ -91,13 +90,15 @@ async def climb(
 
 @dataclass
 class LadderEngine:
-    """Answers requests under a policy that climbs; an `answering.Answering`."""
+    """Answers requests under a policy that climbs; an `answering.Answering`.
 
+    `check_rungs` has accepted the ladder, and `open_rungs` opened its `servers`.
+    """
+
+    policy: Policy
     ladder: Ladder
     servers: RungServers
     each: AskEach = field(repr=False)
-    policy: Policy
-    concurrency: int
     remarks: list[str] = field(default_factory=list)
     """What the user should know, one line each."""
 
@@ -113,7 +114,7 @@ class LadderEngine:
     def questions_at_once(self, plan: ProbePlan) -> int:
         """Return the concurrency."""
         del plan
-        return self.concurrency
+        return self.servers.concurrency
 
     def serve(
         self,
@@ -138,16 +139,7 @@ class LadderEngine:
                     self.remarks.append(down)
             return _recorded(climbed, time.perf_counter() - began)
 
-        return self.each(requests, ask, batch_size or self.concurrency)
-
-
-@contextmanager
-def open_ladder(
-    policy: Policy, ladder: Ladder, *, concurrency: int, **how: Any
-) -> Iterator[LadderEngine]:
-    """Open the servers of a ladder that `check_rungs` accepted; `how` is as for `RungServers`."""
-    with open_rungs(ladder, concurrency=concurrency, **how) as (servers, each):
-        yield LadderEngine(ladder, servers, each, policy, concurrency)
+        return self.each(requests, ask, batch_size or self.servers.concurrency)
 
 
 def _recorded(climbed: Climbed, seconds: float) -> Reply:

@@ -120,10 +120,10 @@ class RungServers:
         # Never asked for log-probabilities: a server stops no reply that needs them.
         self._silent = {rung.name for rung in ladder.rungs if rung.policy_digest is not None}
         self._clients: dict[str, Client] = {}
-        # Rungs at the same server share its concurrency.
+        # Rungs at the same server share its concurrency; a policy's rungs name no server.
         places = {rung.base_url: asyncio.Semaphore(concurrency) for rung in ladder.rungs}
-        self.size = concurrency * len(places)
         self._free = {rung.name: places[rung.base_url] for rung in ladder.rungs}
+        self.concurrency, self.size = concurrency, concurrency * len(places)
         self._down: dict[str, tuple[float, str]] = {}
         for rung in ladder.rungs:
             if rung.engine == "hf":
