@@ -249,7 +249,7 @@ def test_the_band_holds_wherever_the_data_put_the_threshold() -> None:
     everywhere = certified = alone = 0
     for _ in range(repeats):
         costs, full, lost = savings(MIXED.draw(200, rng))
-        low, high = saving_band(costs, full, rng=rng)
+        low, high = saving_band(costs, full, n_resamples=500, rng=rng)
         inside = (low <= truth) & (truth <= high)
         everywhere += inside[middle].all()
         over = np.flatnonzero(lost > most)
@@ -257,7 +257,7 @@ def test_the_band_holds_wherever_the_data_put_the_threshold() -> None:
         # The interval of one threshold by itself is narrower, and fails at the worst of them.
         error = (high - low)[middle]
         worst = middle.start + int(np.argmax(np.abs((low + high) / 2 - truth)[middle] / error))
-        one = saving_band(costs[:, [worst]], full, rng=rng)
+        one = saving_band(costs[:, [worst]], full, n_resamples=500, rng=rng)
         alone += one[0, 0] <= truth[worst] <= one[1, 0]
     least = stats.binom.ppf(0.001, repeats, 0.95)
     assert everywhere >= least
