@@ -18,7 +18,6 @@ from stopadvisor.assessment.rated import (
     RulesOnFit,
     certification_probability,
     compare,
-    fit_limit,
     rating,
     saving_lower,
 )
@@ -163,11 +162,6 @@ class Choice:
         """
         risk = self.sequences[0].useful_risk if self.sequences else None
         return min(risk or 0.0, 0.999)
-
-    @property
-    def limit(self) -> FitLimits:
-        """Losses allowed on fit questions; see `rated.fit_limit`."""
-        return fit_limit(self.n_calibration, self.settings, self.counted)
 
     @property
     def given_up_share(self) -> float | None:

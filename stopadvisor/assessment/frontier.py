@@ -257,9 +257,9 @@ class Ending:
 
 def endings_of(choice: Choice) -> tuple[Ending, ...]:
     """Endings of every compared rule that alpha allows to stop."""
-    found = []
+    found, limit = [], fit_limit(choice.n_calibration, choice.settings, choice.counted)
     for sequence in choice.compared:
-        index, view = sequence.index(choice.limit), sequence.view
+        index, view = sequence.index(limit), sequence.view
         if index >= 0:
             stops = sequence.curve.stops(index)
             at = np.minimum(stops, view.n_checkpoints - 1)[:, None]
