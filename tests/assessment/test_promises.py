@@ -104,6 +104,7 @@ def test_a_risk_above_the_accuracy_is_no_promise(rules: RulesOnFit) -> None:
         promises(rules, N, SETTINGS, alphas=[0.99])
 
 
+@pytest.mark.slow
 def test_rules_are_measured_once_and_chosen_as_without(
     fit: FitQuestions, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,7 @@ def test_distances_are_scipys(rng: np.random.Generator) -> None:
         assert row.distance == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_p_values_are_those_of_a_permutation_test(rng: np.random.Generator) -> None:
     before, after = sample(30, rng), sample(25, rng) + 0.05
     found = feature_drift(before, after, permutations=2000, rng=rng)

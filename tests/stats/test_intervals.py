@@ -233,6 +233,7 @@ def savings(table: OpenQuestions) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return each, full_counts(table).weighed(PAPER_WEIGHTS), lost
 
 
+@pytest.mark.slow
 def test_the_band_holds_wherever_the_data_put_the_threshold() -> None:
     """150 data sets of 200 questions, against the saving on 60,000.
 

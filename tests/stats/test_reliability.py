@@ -31,6 +31,7 @@ def test_a_calibrated_chance_has_no_error_but_noise() -> None:
     assert found.brier == pytest.approx(1 / 6, abs=0.003)  # the mean of p(1 - p)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32 - 1))
 def test_agrees_with_scikit_learn(seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -39,6 +39,7 @@ SHARES = st.floats(0, 1).flatmap(lambda a: st.tuples(st.just(a), st.floats(0, 1 
 LIMITS = st.sampled_from([-0.3, -0.05, 0.02, 0.1, 0.3])
 
 
+@pytest.mark.slow
 @given(st.integers(1, 14), LIMITS, SHARES)
 @settings(max_examples=60)
 def test_power_is_the_sum_over_all_outcomes(
@@ -48,6 +49,7 @@ def test_power_is_the_sum_over_all_outcomes(
     assert drop_power(n, alpha, 0.2, *shares) == pytest.approx(expected, abs=1e-9)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 60), LIMITS, st.sampled_from([0.01, 0.05, 0.2]), SHARES)
 @settings(max_examples=100)
 def test_no_mean_of_alpha_or_more_is_rejected_more_often_than_delta(
@@ -70,6 +72,7 @@ def test_the_size_is_bounded_between_grid_points_and_hardly_above(n: int, alpha:
     assert found.max() <= drop_size(most, alpha) <= min(0.05, found.max() + 6e-4)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 80), LIMITS, st.floats(-4, 1))
 @settings(max_examples=60)
 def test_with_less_lost_or_more_gained_the_test_still_rejects(
@@ -111,6 +114,7 @@ def test_the_limit_is_where_the_test_begins_to_pass(n: int, data: st.DataObject)
         assert not drop_passes(lost, gained, n, limit - 3e-4, 0.05)
 
 
+@pytest.mark.slow
 def test_a_quick_no_is_a_no() -> None:
     for gained in (0, 3, 17):
         quick = [drop_passes(k, gained, 120, 0.05, 0.05, quick=True) for k in range(40)]
