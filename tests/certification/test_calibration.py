@@ -118,6 +118,7 @@ def test_of_two_certified_rules_the_cheaper_is_exported_unless_the_simpler_is_ne
         assert found.rule.fit_saving_pct == pytest.approx(savings[found.rule.scorer.family])
 
 
+@pytest.mark.slow
 def test_both_sequences_together_are_false_with_at_most_delta(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

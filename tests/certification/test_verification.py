@@ -371,6 +371,7 @@ def test_a_fixed_budget_loses_against_the_last_checkpoint_of_the_probes(archive:
 # --- How often it is wrong ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(
     st.integers(1, 300),
