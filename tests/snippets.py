@@ -17,6 +17,7 @@ benchmarks are named and not run, since they run these snippets.
 from __future__ import annotations
 
 import json
+import lzma
 import os
 import re
 import shlex
@@ -31,9 +32,10 @@ from pathlib import Path
 
 import numpy as np
 
+from stopadvisor.workload.questions import assign_parts, default_split, read_workload
 from tests.forked import Forked
 from tests.generate import ROOT, pages
-from tests.material import write_easiest
+from tests.material import WORKLOAD, write_easiest
 
 __all__ = ["KNOWN", "Snippet", "Workplace", "check_install", "command_lines", "snippets"]
 
@@ -43,10 +45,14 @@ KNOWN = {"sh", "python", "json", "jsonl", "toml", "console", "text"}
 COMMANDS = {"stopadvisor", "python", "pip", "uv", "mkdir", "cp", "xz", "openssl"}
 """What a line of a `sh` block may begin with."""
 
-N_BUNDLED = 72
-"""Questions in a scratch folder, in place of all 600."""
-N_SIMULATED = 300
-"""The same of archives that hold 1000."""
+N_OF_PART = 20
+"""Bundled questions for each of fit and calibration, in place of all 600: an assessment takes no
+fewer of the one, and α = 0.15 no fewer of the other."""
+N_OWN = 8
+"""Questions that a scratch folder has as one's own."""
+N_RECORDED = 150
+"""Those whose probes are recorded, in place of 600 and of the 1000 in archives."""
+PROBES = ROOT / "policies" / "probes" / "arithmetic.probes.jsonl.xz"
 _FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -100,6 +106,26 @@ def command_lines(body: str) -> Iterator[list[str]]:
             yield found
 
 
+def write_few(path: Path) -> None:
+    """Write the bundled questions of each part about which the model thinks the shortest."""
+    questions = read_workload(WORKLOAD).questions
+    recorded = {row["id"]: row["trace_tokens"] for row in map(json.loads, recorded_probes())}
+    split = default_split(len(questions))
+    parts = assign_parts([question.group_key for question in questions], seed=0, fractions=split)
+    few = set[str]()
+    for part in (0, 1):
+        names = [q.id for q, found in zip(questions, parts, strict=True) if found == part]
+        few.update(sorted(names, key=recorded.__getitem__)[:N_OF_PART])
+    lines = WORKLOAD.read_text(encoding="utf-8").splitlines(keepends=True)
+    kept = "".join(line for line in lines if json.loads(line)["id"] in few)
+    path.write_text(kept, encoding="utf-8")
+
+
+def recorded_probes() -> list[bytes]:
+    """Lines of the bundled probes."""
+    return lzma.decompress(PROBES.read_bytes()).splitlines(keepends=True)
+
+
 class Workplace:
     """A scratch folder with what pages take for granted: samples, policies, files of one's own."""
 
@@ -108,22 +134,24 @@ class Workplace:
         for name in ("samples", "policies"):
             shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("*.py[co]"))
         # Whether a command runs is a matter of its words: what its figures are, others measure.
-        for name in ("samples/arithmetic.jsonl", "my.jsonl"):
-            write_easiest(folder / name, N_BUNDLED)
+        write_easiest(folder / "my.jsonl", N_OWN)
+        write_few(folder / "samples" / "arithmetic.jsonl")
+        few = b"".join(recorded_probes()[:N_RECORDED])
+        (folder / PROBES.relative_to(ROOT)).write_bytes(lzma.compress(few, preset=0))
         for file in (folder / "samples" / "recorded").glob("*.npz"):
             with np.load(file) as whole:
-                few = {k: v[:N_SIMULATED] if v.ndim else v for k, v in whole.items()}
+                few = {k: v[:N_RECORDED] if v.ndim else v for k, v in whole.items()}
             np.savez(file, **few)
         shutil.copy(folder / "policies" / "arithmetic.joblib", folder / "policy.joblib")
         bin = folder / ".bin"
         bin.mkdir()
-        stand_in = f"{sys.executable} -m tests.snippets"
+        stand_in = f"exec {shlex.join(forked.client)} tests.snippets"
         uncertified = "code=$?; [ $code = 3 ] || exit $code"  # a result like any other
         for name, script in {
             "stopadvisor": f'{shlex.join(forked.client)} stopadvisor "$@"; {uncertified}',
-            "python": f'exec {stand_in} python "$@"',
-            "pip": f'exec {stand_in} pip "$@"',
-            "uv": f'exec {stand_in} "$@"',
+            "python": f'{stand_in} python "$@"',
+            "pip": f'{stand_in} pip "$@"',
+            "uv": f'{stand_in} "$@"',
         }.items():
             (bin / name).write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
             (bin / name).chmod(0o755)

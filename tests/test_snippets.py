@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 
@@ -13,11 +11,9 @@ import pytest
 
 from stopadvisor.cli.main import cli, main
 from stopadvisor.cli.schema import RESULTS
-from stopadvisor.policy.frozen import save_policy
 from stopadvisor.runs.ladder import read_ladder
 from tests.forked import Forked
 from tests.generate import ROOT
-from tests.policy_content import family_content
 from tests.schemas import validator
 from tests.snippets import (
     KNOWN,
@@ -34,8 +30,6 @@ SNIPPETS = list(snippets())
 RUN = [s for s in SNIPPETS if s.language in ("sh", "python")]
 PARSED = [snippet for snippet in SNIPPETS if snippet.language == "console"]
 READ = [snippet for snippet in SNIPPETS if snippet.language in ("json", "jsonl")]
-SERVER = ("127.0.0.1", 8000)
-"""Where pages say that a server of the reader's listens."""
 
 
 @pytest.fixture(scope="module")
@@ -59,26 +53,6 @@ def workplaces(
     return of
 
 
-@contextmanager
-def story_server(folder: Path) -> Iterator[None]:
-    """Serve one story where pages say a server listens, with a policy made for it in `folder`."""
-    # These load transformers.
-    from stopadvisor.engines.openai import open_servers
-    from tests.engines.fake_server import fake_server
-    from tests.engines.online_policies import bound
-
-    with socket.socket() as probe:
-        if probe.connect_ex(SERVER) == 0:
-            pytest.skip(f"something else listens at {SERVER[0]}:{SERVER[1]}")
-    with fake_server(port=SERVER[1]) as server:
-        engine = open_servers("tiny-reasoner", [server.url], concurrency=1)
-        rule = family_content("run-stability", 2.0)
-        policy = bound(engine, rule, budgets=[0, 4, 12, 16, 200], entropy_source="top-k:20")
-        engine.close()
-        save_policy(policy, folder / "policy.joblib")
-        yield
-
-
 def check_command(words: list[str]) -> None:
     """Have the command line parse a command and all that follows it; nothing is done."""
     with cli.make_context("stopadvisor", list(words)) as context:
@@ -91,10 +65,7 @@ def check_command(words: list[str]) -> None:
 @pytest.mark.integration
 @pytest.mark.parametrize("snippet", RUN, ids=map(str, RUN))
 def test_it_runs_as_it_stands(workplaces: Callable[[Path], Workplace], snippet: Snippet) -> None:
-    workplace = workplaces(snippet.page)
-    asks = f"{SERVER[0]}:{SERVER[1]}" in snippet.body
-    with story_server(workplace.folder) if asks else nullcontext():
-        workplace.run(snippet)
+    workplaces(snippet.page).run(snippet)
 
 
 @pytest.mark.parametrize("snippet", PARSED, ids=map(str, PARSED))
