@@ -138,13 +138,16 @@ def fit_ratio(blocks: Sequence[Block]) -> RateRatio | None:
         outcomes = [block.met for block in used if block.arm == arm]
         if min(sum(outcomes), len(outcomes) - sum(outcomes)) < 2:
             return None
-    full, shift, variance = _crossing(used)
+    full, shift, log_width, variance = _crossing(used)
     for arm, middle in (("full", full), ("policy", full + shift)):
         tried = [math.log(block.rate) for block in used if block.arm == arm]
         if not min(tried) <= middle <= max(tried):
             return None
     n = len(whole)
-    left_out = np.array([_crossing([b for b in used if b.turn != turn])[1] for turn in whole])
+    start = (full, shift, log_width)
+    left_out = np.array(
+        [_crossing([b for b in used if b.turn != turn], start)[1] for turn in whole]
+    )
     jackknife = (n - 1) / n * float(((left_out - left_out.mean()) ** 2).sum())
     reach = float(scipy.stats.t.ppf(0.975, n - 1)) * math.sqrt(max(jackknife, variance))
     return RateRatio(
@@ -157,24 +160,39 @@ def fit_ratio(blocks: Sequence[Block]) -> RateRatio | None:
     )
 
 
-def _crossing(blocks: Sequence[Block]) -> tuple[float, float, float]:
+def _crossing(
+    blocks: Sequence[Block], start: Sequence[float] = ()
+) -> tuple[float, float, float, float]:
     """Logarithm of the rate at which full thinking reaches the limit, how far above it the policy
-    does, and the variance of that."""
+    does, the logarithm of the width, and the variance of the second."""
     x = np.log([block.rate for block in blocks])
     stopped = np.array([block.arm == "policy" for block in blocks], dtype=np.float64)
     lateness = np.array([block.lateness for block in blocks])
 
-    def residuals(values: FloatArray) -> FloatArray:
+    def curve(values: FloatArray) -> tuple[FloatArray, FloatArray, float]:
         full, shift, log_width = values
-        curve = FAR * np.tanh((x - full - shift * stopped) / math.exp(log_width))
-        return np.append(curve - lateness, GENTLE * (log_width - math.log(FINEST_STEP)))
+        width = math.exp(log_width)
+        beyond = (x - full - shift * stopped) / width
+        return beyond, FAR * np.tanh(beyond), width
 
-    at_full, at_policy = (float(x[stopped == arm].mean()) for arm in (0, 1))
-    start = [at_full, at_policy - at_full, math.log(2 * FINEST_STEP)]
-    fit = scipy.optimize.least_squares(residuals, start, method="lm")
+    def residuals(values: FloatArray) -> FloatArray:
+        gentle = GENTLE * (values[2] - math.log(FINEST_STEP))
+        return np.append(curve(values)[1] - lateness, gentle)
+
+    def slopes(values: FloatArray) -> FloatArray:
+        beyond, late, width = curve(values)
+        slope = (late**2 / FAR - FAR) / width
+        of_values = [slope, stopped * slope, beyond * width * slope]
+        return np.vstack([np.column_stack(of_values), [0.0, 0.0, GENTLE]])
+
+    if not start:
+        at_full, at_policy = (float(x[stopped == arm].mean()) for arm in (0, 1))
+        start = (at_full, at_policy - at_full, math.log(2 * FINEST_STEP))
+    fit = scipy.optimize.least_squares(residuals, start, jac=slopes, method="lm")
     spread = 2 * fit.cost / max(1, len(blocks) - len(start))
     covariance = spread * np.linalg.pinv(fit.jac.T @ fit.jac)
-    return float(fit.x[0]), float(fit.x[1]), float(covariance[1, 1])
+    full, shift, log_width = map(float, fit.x)
+    return full, shift, log_width, float(covariance[1, 1])
 
 
 # --- Blocks of questions --------------------------------------------------------------------------

@@ -8,7 +8,6 @@ or as many as were planned for.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 
@@ -197,30 +196,27 @@ BROKEN: dict[str, Callable[[LabelTest], int]] = {
 
 def broken_labels(name: str, fit_sets: int, calibrations: int, truth: int) -> list[Check]:
     """Calibrations whose rule, certified by a broken way of asking, has a risk above alpha."""
-    way, population = BROKEN[name], POPULATIONS[0]
-    alpha, n, violations = _BROKEN_AT, population.n_calibration, 0
+    way, violations = BROKEN[name], 0
     for fit_set in range(fit_sets):
-        choice, risk, drawn = _chosen(fit_set, truth)
-        rng = deepcopy(drawn)
-        everyone = AskingPlan(np.arange(n))
-        for _ in range(calibrations):
-            index = way(_tests(choice, population.draw(n, rng, alpha=alpha), everyone)[0])
-            violations += bool(index >= 0 and risk[index] > alpha)
+        tests, risk = _calibrations(fit_set, calibrations, truth)
+        for index in map(way, tests):
+            violations += bool(index >= 0 and risk[index] > _BROKEN_AT)
     found = Found(fit_sets * calibrations, violations)
     return [rare("labels", name, found, len(BROKEN), is_broken=True)]
 
 
 @cache  # the same for every broken way
-def _chosen(fit_set: int, truth: int) -> tuple[Choice, FloatArray, np.random.Generator]:
-    """A choice, the true risk at each of its thresholds, and where calibrations come from."""
+def _calibrations(fit_set: int, number: int, truth: int) -> tuple[list[LabelTest], FloatArray]:
+    """The first test of each of many calibrations, and the true risk at each of its thresholds."""
     population, alpha = POPULATIONS[0], _BROKEN_AT
-    rng = seeded(population, alpha, 74, fit_set)
+    n, rng = population.n_calibration, seeded(population, alpha, 74, fit_set)
     fit = renamed(population.draw(population.n_fit, rng, alpha=alpha), "fit-")
-    settings = settings_of(population, alpha)
-    choice = _choose(_unlabelled(fit).as_fit(), population.n_calibration, settings)
+    choice = _choose(_unlabelled(fit).as_fit(), n, settings_of(population, alpha))
     known = population.draw(truth, seeded(population, alpha, 73), alpha=alpha)
-    sequence = choice.sequences[0]
-    return choice, Truth.of(sequence.scorer, sequence.thresholds, known).risk, rng
+    sequence, everyone = choice.sequences[0], AskingPlan(np.arange(n))
+    risk = Truth.of(sequence.scorer, sequence.thresholds, known).risk
+    drawn = (population.draw(n, rng, alpha=alpha) for _ in range(number))
+    return [_tests(choice, table, everyone)[0] for table in drawn], risk
 
 
 # --- What is run ----------------------------------------------------------------------------------
