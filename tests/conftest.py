@@ -25,6 +25,8 @@ from tests.goldens import Goldens
 if TYPE_CHECKING:
     from tests.material import Call
 
+gc.disable()  # until all tests are collected
+
 # Before torch or a tokenizer is first imported, by whichever test does so.
 os.environ["HF_HUB_OFFLINE"] = "1"
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -212,6 +214,7 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 def pytest_collection_finish() -> None:
     """Exclude modules and tests, 700,000 objects, from garbage collection."""
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -129,17 +129,21 @@ def _go(
     most = np.broadcast_to(test.most, differs.shape[1:])
     low = lost[known].sum(axis=0)  # losses for certain, (n_thresholds,)
     high = low + differs[~known].sum(axis=0)  # and at worst
-    in_order = differs[order]
+    in_order, open_ = differs[order], ~known[order]
+    is_worth = bool(test.savings.max(initial=0.0) > saved)
     asked: list[int] = []
+    at = 0
     while True:
-        over = high > most
-        at = int(over.argmax()) if over.any() else over.size
-        if at == over.size or low[at] > most[at] or test.savings.max(initial=0.0) <= saved:
+        # A label only lowers `high`: what has passed stays passed.
+        over = high[at:] > most[at:]
+        at = at + int(over.argmax()) if over.any() else most.size
+        if at == most.size or low[at] > most[at] or not is_worth:
             return at - 1, asked, None
-        row = int(order[(in_order[:, at] & ~known[order]).argmax()])
+        place = int((in_order[:, at] & open_).argmax())
+        row = int(order[place])
         if budget is not None and n_asked + len(asked) >= budget:
             return at - 1, asked, row
-        known[row] = True
+        known[row], open_[place] = True, False
         asked.append(row)
         low += lost[row]
         high -= differs[row] & ~lost[row]

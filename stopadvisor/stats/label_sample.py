@@ -170,7 +170,7 @@ def labelled_first(differs: BoolArray, order: IntArray, labels: int) -> BoolArra
     """Which replies of a sample are labelled at each threshold, (n_questions, n_thresholds)."""
     in_order = differs[order]
     found = np.empty_like(differs)
-    found[order] = in_order & (in_order.cumsum(axis=0) <= labels)
+    found[order] = in_order & (in_order.cumsum(axis=0, dtype=np.int32) <= labels)
     return found
 
 

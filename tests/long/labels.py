@@ -81,8 +81,12 @@ def _measured(
     labels, full, planned, unplanned, none = [], [], [], [], []
     other = n = 0
     violations = np.zeros(1 + len(BUDGETS), dtype=np.int64)
+    planned_for: Choice | None = None
     for number, (choice, table, truths) in enumerate(runs):
         n, order = table.n_questions, asking_order(table.keys, str(number))
+        if choice is not planned_for:
+            plans = {budget: asking_plan(choice, order, budget) for budget in BUDGETS}
+            planned_for = choice
         tests = _tests(choice, table, AskingPlan(order))
         unknown = np.zeros(n, dtype=bool)
         end = walk(tests, unknown, order, budget=None)
@@ -94,8 +98,8 @@ def _measured(
         none.append(walk(tests, unknown, order).saving(tests))
         unplanned.append(walk(tests, unknown, order, budget=BUDGETS[-1]).saving(tests))
         ends = [(tests, end)]
-        for budget in BUDGETS:
-            fewer = _tests(choice, table, asking_plan(choice, order, budget))
+        for budget, plan in plans.items():
+            fewer = _tests(choice, table, replace(plan, order=order))
             ends.append((fewer, walk(fewer, unknown, order, budget=budget)))
         planned.append([reached.saving(of) for of, reached in ends[1:]])
         violations += [_is_broken(of, reached, truths, alpha) for of, reached in ends]
@@ -182,7 +186,7 @@ def by_a_sample_chosen_after(test: LabelTest) -> int:
     for _ in range(200):
         order = rng.permutation(n)
         lost, differs = test.lost[order], test.differs[order]
-        over = (lost & (differs.cumsum(axis=0) <= 10)).sum(axis=0) > most
+        over = (lost & (differs.cumsum(axis=0, dtype=np.int16) <= 10)).sum(axis=0) > most
         reached.append(int(over.argmax()) - 1 if over.any() else over.size - 1)
     return max(reached)
 
