@@ -145,7 +145,6 @@ _RANDOM_MODELS = {"random_model", "windowed_model"}
 
 _SERVED = "tests/integration/"
 """Tests of vLLM servers, which are forked from one process and keep most of a core busy."""
-_SNIPPETS = "tests/test_snippets.py"
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -175,9 +174,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
         slow[item.path] += any(map(item.get_closest_marker, ("slow", "integration", "browser")))
 
-    def order(item: pytest.Item) -> tuple[bool, bool, int]:
-        served, of_snippets = (item.nodeid.startswith(first) for first in (_SERVED, _SNIPPETS))
-        return not served, not of_snippets, 0 if served else -slow[item.path]
+    def order(item: pytest.Item) -> tuple[bool, int]:
+        served = item.nodeid.startswith(_SERVED)
+        return not served, 0 if served else -slow[item.path]
 
     items.sort(key=order)
     marked = [item for item in items if item.get_closest_marker("gpu")]

@@ -136,8 +136,8 @@ class Workplace:
         # Whether a command runs is a matter of its words: what its figures are, others measure.
         write_easiest(folder / "my.jsonl", N_OWN)
         write_few(folder / "samples" / "arithmetic.jsonl")
-        few = b"".join(recorded_probes()[:N_RECORDED])
-        (folder / PROBES.relative_to(ROOT)).write_bytes(lzma.compress(few, preset=0))
+        first = b"".join(recorded_probes()[:N_RECORDED])
+        (folder / PROBES.relative_to(ROOT)).write_bytes(lzma.compress(first, preset=0))
         for file in (folder / "samples" / "recorded").glob("*.npz"):
             with np.load(file) as whole:
                 few = {k: v[:N_RECORDED] if v.ndim else v for k, v in whole.items()}
