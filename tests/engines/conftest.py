@@ -87,6 +87,12 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[Sequence[int]]
     return install
 
 
+@pytest.fixture
+def set_aside_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out finished rows of small batches too, as only those of large ones are."""
+    monkeypatch.setattr("stopadvisor.engines.hf.local_model._FEWEST_ROWS", 1)
+
+
 @dataclass
 class Pauses:
     """A clock that only the pauses between retries advance."""

@@ -62,6 +62,7 @@ def many_stops(engines: dict[str, HfEngine]) -> dict[str, HfEngine]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("set_aside_at_once")
 @pytest.mark.parametrize("kind", ["full", "windowed"])
 def test_probes_equal_reading_everything_again(
     kind: str, many_stops: dict[str, HfEngine], references: dict[str, Reprefill], script: Script

@@ -55,13 +55,15 @@ class KeptLayer(DynamicLayer):  # type: ignore[misc]  # transformers ships no us
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Append columns and return all of them."""
-        first, new = self.used, (key_states, value_states)
+        """Append columns to the first rows, zeros to the others; return the first rows."""
+        first, rows, new = self.used, len(key_states), (key_states, value_states)
         self.reserve(key_states.shape[-2], self._buffers or new)
         self._use(first + key_states.shape[-2])
         for buffer, states in zip(self._buffers, new, strict=True):
-            buffer[:, :, first : self.used] = states
-        return self.keys, self.values
+            buffer[:rows, :, first : self.used] = states
+            if rows < len(buffer):  # memory as it comes may hold NaN, which no mask hides
+                buffer[rows:, :, first : self.used] = 0
+        return self.keys[:rows], self.values[:rows]
 
     def reserve(self, columns: int, like: tuple[Tensor, ...] | None = None) -> None:
         """Make room for `columns` more columns, with spare capacity so that growing is rare."""
@@ -84,6 +86,12 @@ class KeptLayer(DynamicLayer):  # type: ignore[misc]  # transformers ships no us
         is in use.
         """
         return KeptLayer(self._buffers, columns)
+
+    def swap(self, rows: Tensor, others: Tensor) -> None:
+        """Exchange the contents of two sets of rows."""
+        into, of = torch.cat([rows, others]), torch.cat([others, rows])
+        for states in (self.keys, self.values):
+            states[into] = states[of]
 
     def take(self, rows: Tensor, start: int, stop: int) -> KeptLayer:
         """Copy some rows, columns `start` to `stop`."""
@@ -137,6 +145,15 @@ class Kept:
     """Padding columns before each prompt."""
     start: int
     """Column of the first generated token."""
+
+    def swap(self, rows: NDArray[np.int64], others: NDArray[np.int64]) -> Kept:
+        """Exchange two sets of rows."""
+        one, other = (torch.from_numpy(part).to(self.pads.device) for part in (rows, others))
+        for layer in self.cache.layers:
+            layer.swap(one, other)
+        pads = self.pads.clone()
+        pads[one], pads[other] = self.pads[other], self.pads[one]
+        return Kept(self.cache, pads, self.start)
 
     def split(self, *parts: tuple[NDArray[np.int64], int]) -> list[Kept]:
         """Move each part (rows, end column) into its own cache, without padding its rows share."""
@@ -267,7 +284,7 @@ class Runner:
         ids, positions : shape (rows, queries)
             New tokens, and the position of each in its sequence.
         cache
-            Grows by `queries` columns.
+            Grows by `queries` columns; may have more rows, which take no part.
         mask : shape (rows, queries, columns)
             Additive mask over all columns, including new ones; None if nothing is masked.
         key_positions : shape (rows, columns)

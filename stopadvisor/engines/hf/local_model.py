@@ -1,7 +1,8 @@
 """A model in this process, its memory, and batches of traces generated token by token.
 
 Between two steps the cache holds exactly the prompts and the tokens after them, so probes can
-branch off anywhere.  Finished rows leave the batch, with their cache if they are probed later.
+branch off anywhere.  Finished rows are set aside at once, behind the others, and leave the batch
+when they are half of it, with their cache if they are probed later.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from stopadvisor.engines.answer_end import AnswerStops
 from stopadvisor.engines.chat import Chat
@@ -42,6 +44,9 @@ _Result = TypeVar("_Result")
 _SMALLEST_SPLIT = 8
 """Rows of the smallest batch that is split once half of it is finished; splitting copies the
 cache."""
+_FEWEST_ROWS = 16
+"""Rows that go on together, finished or not: matrix kernels round otherwise for fewer, and a trace
+must not depend on when others finish."""
 _USABLE = {"cuda": 0.85, "mps": 0.6, "cpu": 0.5}
 """Share of the free memory that a batch may use; the rest is workspace."""
 
@@ -167,6 +172,7 @@ class RollingBatch:
         self._sampler = sampler
         self.traces = list(traces)
         """By row."""
+        self._going = len(self.traces)  # the first rows, which take part in the next step
         self.steps = 0
         """Number of tokens generated after each prompt."""
         kept, self._logits = runner.prefill([t.prompt_ids for t in traces], pad_id)
@@ -179,28 +185,30 @@ class RollingBatch:
         self._is_masked = self._runner.window is not None or bool(kept.pads.any())
 
     @property
-    def over(self) -> NDArray[np.bool_]:
-        """Whether each row is finished, shape (rows,)."""
-        return np.array([trace.end.over for trace in self.traces], dtype=np.bool_)
+    def unfinished(self) -> int:
+        """Number of rows that are not finished."""
+        return sum(not trace.end.over for trace in self.traces[: self._going])
 
     def is_split_worthwhile(self) -> bool:
         """Whether enough rows are finished to pay for copying the rest."""
-        over = self.over
-        return len(over) >= _SMALLEST_SPLIT and 2 * int(over.sum()) >= len(over)
+        rows = len(self.traces)
+        return rows >= _SMALLEST_SPLIT and 2 * self.unfinished <= rows
 
     def step(self) -> None:
-        """Generate a token in each row."""
+        """Generate a token in each row that is not finished."""
+        self._logits = self._set_aside(self._logits)
         tokens = self._sampler.draw(self._logits, self.steps)
-        for trace, token in zip(self.traces, tokens.tolist(), strict=True):
+        for trace, token in zip(self.traces[: self._going], tokens.tolist(), strict=True):
             if not trace.end.over:
                 trace.ids.append(token)
                 trace.end.see(trace.ids)
         self.steps += 1
-        if self.over.all():
+        tokens = self._set_aside(tokens)
+        if not self.unfinished:
             return  # the next logits are never used
         kept = self.kept
         places = torch.arange(kept.cache.columns + 1, device=kept.pads.device)
-        key_positions = places[None, :] - kept.pads[:, None]
+        key_positions = places[None, :] - kept.pads[: self._going, None]
         mask = additive(key_positions >= 0, self._runner.dtype)[:, None]
         logits = self._runner.forward(
             tokens[:, None],
@@ -217,20 +225,35 @@ class RollingBatch:
         `on_tokens` is called after each step with the number of unfinished rows.
         """
         while self.traces:
-            if live := int((~self.over).sum()):
+            if live := self.unfinished:
                 self.step()
                 if on_tokens is not None:
                     on_tokens(live)
-            if self.over.all() or self.is_split_worthwhile():
+            if not self.unfinished or self.is_split_worthwhile():
                 yield self._leave()
+
+    def _set_aside(self, of_rows: Tensor) -> Tensor:
+        """Move finished rows behind the others; return `of_rows` for those that go on."""
+        over = np.array([t.end.over for t in self.traces[: self._going]], dtype=np.bool_)
+        going = max(int((~over).sum()), min(len(over), _FEWEST_ROWS))
+        if going == len(over):
+            return of_rows
+        gaps, fillers = np.flatnonzero(over[:going]), going + np.flatnonzero(~over[going:])
+        gaps = gaps[: len(fillers)]  # the other finished rows there go on, too
+        order = np.arange(len(over))
+        order[gaps], order[fillers] = fillers, gaps
+        self.traces[: len(over)] = [self.traces[row] for row in order.tolist()]
+        self.kept, self._going = self.kept.swap(gaps, fillers), going
+        self._sampler.keep(order[:going])
+        return of_rows[torch.from_numpy(order[:going]).to(of_rows.device)]
 
     def _leave(self) -> Finished:
         """Remove finished rows, with the columns that their probes need."""
-        over, kept = self.over, self.kept
+        over, kept = self._over(), self.kept
         gone = [trace for trace in self.traces if trace.end.over]
         stop = kept.start + max(trace.end.thinking for trace in gone)
         if over.all():
-            self.traces = []
+            self.traces, self._going = [], 0
             self._keep(Kept(KeptCache(), kept.pads[:0], 0))  # hold no memory
             return Finished(gone, Kept(kept.cache.fork(stop), kept.pads, kept.start))
         staying = np.flatnonzero(~over)
@@ -240,12 +263,15 @@ class RollingBatch:
 
     def drop(self) -> None:
         """Drop finished rows and their cache; at least one row must stay."""
-        staying = np.flatnonzero(~self.over)
+        staying = np.flatnonzero(~self._over())
         (rest,) = self.kept.split((staying, self.kept.cache.columns))
         self._go_on(staying, rest)
 
+    def _over(self) -> NDArray[np.bool_]:
+        return np.array([trace.end.over for trace in self.traces], dtype=np.bool_)
+
     def _go_on(self, staying: NDArray[np.int64], kept: Kept) -> None:
-        self.traces = [self.traces[row] for row in staying.tolist()]
+        self.traces, self._going = [self.traces[row] for row in staying.tolist()], len(staying)
         self._logits = self._logits[torch.from_numpy(staying).to(self._logits.device)]
         self._keep(kept)
         self._sampler.keep(staying)

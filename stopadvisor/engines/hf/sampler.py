@@ -47,7 +47,7 @@ class Sampler:
         device: torch.device,
     ) -> None:
         self.sampling = sampling
-        self._streams = streams
+        self._streams, self._rows = streams, np.arange(len(streams))
         self._seen: Tensor | None = None
         if sampling.repetition_penalty != 1.0:
             self._seen = torch.zeros((len(prompts), vocabulary), dtype=torch.bool, device=device)
@@ -55,8 +55,8 @@ class Sampler:
                 self._seen[row, list(prompt)] = True
 
     def keep(self, rows: NDArray[np.int64]) -> None:
-        """Drop every other row."""
-        self._streams = self._streams[rows]
+        """Go on with these rows, in this order."""
+        self._rows = self._rows[rows]
         if self._seen is not None:
             self._seen = self._seen[torch.from_numpy(rows).to(self._seen.device)]
 
@@ -77,7 +77,7 @@ class Sampler:
         else:
             # MPS has no float64.
             wide = torch.float32 if scores.device.type == "mps" else torch.float64
-            numbers = torch.from_numpy(self._streams[:, step]).to(scores.device, wide)
+            numbers = torch.from_numpy(self._streams[self._rows, step]).to(scores.device, wide)
             tokens = self._invert(scores / self.sampling.temperature, numbers)
         if self._seen is not None:
             self._seen.scatter_(1, tokens[:, None], True)
