@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from stopadvisor.engines.hf.engine import HfEngine
     from stopadvisor.engines.openai.engine import OpenAiEngine
 
-SIZES = (24, pytest.param(400, marks=pytest.mark.long))
+SIZES = (16, pytest.param(400, marks=pytest.mark.long))
 """Numbers of questions whose replies are compared with the local engine's."""
 
 

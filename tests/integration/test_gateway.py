@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,21 +46,21 @@ def replies(local: HfEngine, policy: Policy, asked: list[Request]) -> list[Reply
     return [found[number] for number in range(len(asked))]
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_stops_answers_and_thinking_are_the_local_engines(
-    policy: Policy,
-    asked: list[Request],
-    replies: list[Reply],
-    vllm: VllmServer,
-    tmp_path: Path,
-    stream: bool,
+    policy: Policy, asked: list[Request], replies: list[Reply], vllm: VllmServer, tmp_path: Path
 ) -> None:
     path = tmp_path / "policy.json"
     save_policy(policy, path)
-    with running(path, vllm.base_url, timeouts=PATIENT) as gateway:
-        seen = ask_all(gateway.port, asked, stream=stream)
+    with (
+        running(path, vllm.base_url, timeouts=PATIENT) as gateway,
+        ThreadPoolExecutor(2) as clients,
+    ):
+        ask = partial(ask_all, gateway.port, asked)
+        whole, streamed = clients.map(lambda stream: ask(stream=stream), (False, True))
         ways = {(r["route"], r["reason"], r.get("failed_probes")) for r in gateway.records}
     assert ways == {("policy", "covered", 0)}
-    assert differing(policy, seen, replies) == []
-    assert [found.usage["prompt_tokens"] for found in seen] == [r.prompt_tokens for r in replies]
+    for seen in (whole, streamed):
+        assert differing(policy, seen, replies) == []
+        prompts = [found.usage["prompt_tokens"] for found in seen]
+        assert prompts == [reply.prompt_tokens for reply in replies]
     assert len({reply.stopped_at for reply in replies}) >= 3, "or the comparison shows little"

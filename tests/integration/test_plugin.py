@@ -101,32 +101,52 @@ def entropy_policy() -> Policy:
     return policy_from(family_content("entropy", -0.3) | bound)
 
 
-@pytest.fixture(scope="module", params=["bundled", "entropy"])
-def served(request: pytest.FixtureRequest, local: HfEngine) -> Iterator[Served]:
+def use(plugin: VllmServer, policy: Policy, requests: list[Request], *, after: Policy) -> None:
+    """Replace the policy that is in use; until it answers all these requests both do."""
+    save_policy(policy, plugin.folder / "policy.joblib")
+    os.kill(plugin.pid, signal.SIGHUP)
+    deadline = time.monotonic() + 480  # against a hang; a starved engine needs minutes
+    while (found := headers(plugin, requests)) != {covered_by(policy)}:
+        assert found <= {covered_by(policy), covered_by(after)}
+        assert time.monotonic() < deadline
+
+
+def headers(plugin: VllmServer, requests: list[Request]) -> set[str]:
+    return {seen.header for seen in ask_all(plugin.port, requests, stream=False)}
+
+
+def covered_by(policy: Policy) -> str:
+    return f"policy; reason=covered; digest={policy.digest[:8]}"
+
+
+@pytest.fixture(scope="module")
+def known() -> dict[str, dict[str, Reply]]:
+    """The local engine's replies by policy and question, filled in on first use."""
+    return {}
+
+
+@pytest.fixture(params=["bundled", "entropy"])
+def served(
+    request: pytest.FixtureRequest,
+    plugin: VllmServer,
+    policy: Policy,
+    requests: list[Request],
+    local: HfEngine,
+    known: dict[str, dict[str, Reply]],
+) -> Iterator[Served]:
+    """The server with its own policy, and with another one for the time of a test."""
     if request.param == "bundled":
-        plugin = request.getfixturevalue("plugin")
-        yield Served(plugin, request.getfixturevalue("policy"), local)
+        yield Served(plugin, policy, local, known.setdefault("bundled", {}))
         return
-    home = request.getfixturevalue("vllm_home")
-    folder = request.getfixturevalue("tmp_path_factory").mktemp("entropy")
-    policy = entropy_policy()
-    save_policy(policy, folder / "policy.joblib")
-    server = VllmServer(
-        home,
-        folder,
-        (*AS_CALIBRATED, "--scheduling-policy", "priority"),
-        with_plugin(folder, variables_of(ServeSettings(folder / "policy.joblib"))),
-    )
-    server.start()
-    yield Served(server, policy, local)
-    server.stop()
+    other = entropy_policy()
+    use(plugin, other, requests[:1], after=policy)
+    yield Served(plugin, other, local, known.setdefault("entropy", {}))
+    use(plugin, policy, requests[:1], after=other)
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_replies_are_those_of_the_local_replay_on_a_busy_machine(
-    served: Served, stream: bool
-) -> None:
-    assert served.differing_while_busy(32, stream=stream, at_once=32) == []
+def test_replies_are_those_of_the_local_replay_on_a_busy_machine(served: Served) -> None:
+    for stream in (False, True):
+        assert served.differing_while_busy(24, stream=stream, at_once=24) == []
 
 
 @pytest.mark.long
@@ -252,6 +272,7 @@ def test_what_is_not_covered_is_answered_byte_for_byte_as_without_the_plugin(
     assert ours[1].endswith(b"data: [DONE]\n\n")
 
 
+@pytest.mark.long  # starts two servers; test_monitoring compares replies of a shadow, too
 def test_in_its_shadow_a_policy_changes_no_reply(
     vllm_home: Path, requests: list[Request], tmp_path: Path
 ) -> None:
@@ -344,47 +365,28 @@ async def _once(server: VllmServer, request: Request) -> Seen:
 
 def test_metrics_stand_next_to_those_of_vllm(plugin: VllmServer, requests: list[Request]) -> None:
     before = metrics(plugin)
-    ask_all(plugin.port, requests[:20], stream=False)
+    ask_all(plugin.port, requests[:8], stream=False)
     after = metrics(plugin)
     new = {name: after[name] - before.get(name, 0.0) for name in after}
-    assert new["stopadvisor_requests_total"] == 20
-    assert new["stopadvisor_probe_seconds_count"] >= 20
+    assert new["stopadvisor_requests_total"] == 8
+    assert new["stopadvisor_probe_seconds_count"] >= 8
     assert new["stopadvisor_stops_total"] >= 1
-    assert new["vllm:request_success_total"] >= 20
+    assert new["vllm:request_success_total"] >= 8
 
 
 def test_policies_are_replaced_under_load_and_taken_back(
     plugin: VllmServer, policy: Policy, requests: list[Request]
 ) -> None:
-    path, other = plugin.folder / "policy.joblib", entropy_policy()
-    deadline = time.monotonic() + 480  # against a hang; a starved engine needs minutes
-
-    def reload(content: bytes) -> None:
-        path.write_bytes(content)
-        os.kill(plugin.pid, signal.SIGHUP)
-
-    def headers(count: int) -> list[str]:
-        return [seen.header for seen in ask_all(plugin.port, requests[:count], stream=False)]
-
-    def until_answered_by(used: Policy) -> None:
-        expected = f"policy; reason=covered; digest={used.digest[:8]}"
-        both = {f"policy; reason=covered; digest={one.digest[:8]}" for one in (policy, other)}
-        while (found := set(headers(12))) != {expected}:
-            assert found <= both
-            assert time.monotonic() < deadline
-
-    until_answered_by(policy)
-    before = path.read_bytes()
-    save_policy(other, path)
-    reload(path.read_bytes())
-    until_answered_by(other)
-    reload(b"no policy")
-    refused = "reload refused, the policies in use stay"
-    while refused not in plugin.log.read_text(errors="replace"):
+    other, asked = entropy_policy(), requests[:12]
+    use(plugin, other, asked, after=policy)
+    (plugin.folder / "policy.joblib").write_bytes(b"no policy")
+    os.kill(plugin.pid, signal.SIGHUP)
+    deadline = time.monotonic() + 480
+    while "reload refused, the policies in use stay" not in plugin.log.read_text(errors="replace"):
+        assert headers(plugin, asked) == {covered_by(other)}
         assert time.monotonic() < deadline
-        until_answered_by(other)
-    reload(before)
-    until_answered_by(policy)
+    assert headers(plugin, asked) == {covered_by(other)}
+    use(plugin, policy, asked, after=other)
 
 
 @pytest.mark.long  # starts vLLM; tests/serving/vllm tests each refusal and how the process ends
