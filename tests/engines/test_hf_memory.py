@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-N = 8
+N = 6
 SIZE = 4
 """Batch size: smaller than N, so that some questions wait."""
 
@@ -69,7 +69,7 @@ def questions() -> tuple[Question, ...]:
 @pytest.fixture(scope="module")
 def policy(tiny_reasoner: HfEngine) -> Policy:
     """Stops most questions, at different positions."""
-    return rule(tiny_reasoner, "run-stability", 2.0, budgets=[0, 16, 32, 48], max_think=96)
+    return rule(tiny_reasoner, "run-stability", 2.0, budgets=[0, 16, 32, 48], max_think=56)
 
 
 @pytest.fixture
@@ -121,8 +121,7 @@ def timeless(replies: Iterable[tuple[int, Reply]]) -> dict[int, Reply]:
 
 
 @pytest.mark.parametrize(
-    ("phase", "after"),
-    [("the first prompts", 0), ("drawing", 0), ("drawing", 20), ("probing", 2), ("writing", 0)],
+    ("phase", "after"), [("the first prompts", 0), ("drawing", 20), ("probing", 2), ("writing", 0)]
 )
 def test_memory_that_ends_costs_no_answer(
     phase: str,

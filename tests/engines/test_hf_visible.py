@@ -103,10 +103,11 @@ def test_of_a_real_model_end_by_themselves(
 
 
 def _stops_at(engine: HfEngine, budget: int, *, temperature: float | None) -> Policy:
-    """A policy that stops every question at a budget."""
+    """A policy that stops every question at a budget; without it thinking is cut soon after."""
     sampling = {"greedy": False, "temperature": temperature, "seed": 5}
     content = family_content("confidence", -1e9)
-    return bound(engine, content, sampling=sampling, budgets=[budget], on_stop="answer")
+    own = {"sampling": sampling, "budgets": [budget], "on_stop": "answer", "max_think": 40}
+    return bound(engine, content, **own)
 
 
 @pytest.mark.parametrize("temperature", [None, 0.7], ids=["greedy", "sampled"])

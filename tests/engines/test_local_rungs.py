@@ -14,10 +14,12 @@ from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.ladder import read_ladder
 from stopadvisor.runs.sources import open_source
 from tests.generate import ROOT
+from tests.material import write_easiest
 from tests.policy_content import ladder_content, policy_from
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
+N = 8
 CAP = 123
 """Tokens; some replies of the sibling are longer."""
 
@@ -29,7 +31,8 @@ def test_two_models_here_climb_as_the_replay_says(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "samples").symlink_to(ROOT / "samples")
     ladder = ["--ladder", "samples/ladder.toml", "--limit", str(n), "--quiet"]
-    assert main(["probe", "samples/hard.jsonl", "--out", "run", "--split", "60/40/0", *ladder]) == 0
+    recorded = ["--out", "run", "--split", "60/40/0", "--no-preflight"]
+    assert main(["probe", "samples/hard.jsonl", *recorded, *ladder]) == 0
     replies = {record.id: record.rungs for record in RunDirectory.load(Path("run")).replies()}
     assert len(replies) == n
     content = ladder_content("cap", task="numeric")
@@ -94,17 +97,17 @@ def test_a_rung_here_is_stopped_by_its_own_policy(
         for row in (first, last)
     )
     (tmp_path / "ladder.toml").write_text(text)
-    work = ["samples/arithmetic.jsonl", "--limit", "12", "--quiet"]
-    assert main(["probe", *work, "--ladder", "ladder.toml", "--out", "run"]) == 0
+    work = [str(write_easiest(Path("work.jsonl"), 70)), "--limit", str(N), "--quiet"]
+    recorded = ["--ladder", "ladder.toml", "--out", "run", "--no-preflight"]
+    assert main(["probe", *work, *recorded]) == 0
     model = ["--model", "samples/tiny-reasoner", "--out", "out.jsonl"]
     assert main(["run", "policies/arithmetic.joblib", *work, *model]) == 0
     answers = {a["id"]: a for a in map(json.loads, Path("out.jsonl").read_text().splitlines())}
     digest = load_policy("policies/arithmetic.joblib").digest
     run = RunDirectory.load(Path("run"))
     assert run.manifest["ladder"][0]["policy_digest"] == digest
-    asked = [record for record in run.replies() if record.id in answers]  # preflight asks more
-    assert len(asked) == 12
-    for record in asked:
+    assert len(run.replies()) == N
+    for record in run.replies():
         answer, (short, whole) = answers[record.id], record.rungs
         assert short.normalized == answer["normalized"]
         names = ("think_tokens", "probe_tokens", "visible_tokens")

@@ -57,6 +57,7 @@ def test_an_answer_is_read_whole() -> None:
     assert body["return_tokens_as_token_ids"]
 
 
+@pytest.mark.usefixtures("pauses")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_passes_is_asked_again(fault: str) -> None:
     with fake_server(faults=[fault, fault]) as server:

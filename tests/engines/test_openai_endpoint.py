@@ -210,6 +210,7 @@ def test_a_server_that_is_silent_at_opening_is_not_called_unable() -> None:
         found(server, request_timeout=0.3)
 
 
+@pytest.mark.usefixtures("pauses")
 @pytest.mark.parametrize("at", OPENS)
 def test_a_server_that_comes_back_while_it_is_opened_lacks_nothing(at: str) -> None:
     with fake_server() as whole:

@@ -99,6 +99,7 @@ def test_what_is_shown_is_what_is_replied(changes: dict[str, Any], sends_end: bo
         assert seen.pieces > 1, "in pieces, as it came; how many is a matter of time"
 
 
+@pytest.mark.usefixtures("pauses")
 @pytest.mark.parametrize("fault", [*BREAKS, *(f for f in FAULTS if f != "hang")])
 def test_a_stream_that_breaks_is_gone_on_with(fault: str) -> None:
     with fake_server() as server:

@@ -161,6 +161,7 @@ def test_as_many_are_asked_at_once_as_there_are_places() -> None:
     assert {reply.budget for reply in replies.values()} == {4}
 
 
+@pytest.mark.usefixtures("pauses")
 def test_requests_that_fail_in_passing_are_asked_again() -> None:
     with fake_server() as server:
         calm = one(server)

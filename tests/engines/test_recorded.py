@@ -50,8 +50,8 @@ FIGURES = ("mean_logprob", "mean_entropy")
 @pytest.mark.integration
 @pytest.mark.parametrize(
     "plan",
-    [PLAN, replace(PLAN, on_stop="answer", answer_cap=24), replace(PLAN, cue="open:\nAnswer:")],
-    ids=["probe", "answer", "open"],
+    [replace(PLAN, on_stop="answer", answer_cap=24), replace(PLAN, cue="open:\nAnswer:")],
+    ids=["answer", "open"],
 )
 def test_probes_of_recorded_thinking_are_those_of_live_thinking(
     tiny_reasoner: HfEngine, prompts: list[Prompt], plan: ProbePlan, monkeypatch: pytest.MonkeyPatch

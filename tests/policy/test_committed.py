@@ -174,19 +174,21 @@ def test_a_bundled_policy_is_bound_to_the_bundled_model(name: str) -> None:
 
 
 @pytest.mark.integration
+@pytest.mark.parametrize("n", [2, pytest.param(None, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", ["arithmetic", "hard"])
 def test_the_bundled_model_gives_the_committed_probes(
-    name: str, runs: Path, tmp_path: Path
+    name: str, n: int | None, runs: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("torch")
-    n = 4
     plan = RunDirectory.load(runs / name).plan
     settled = ("schedule", "max_think", "every", "min_gap", "max_markers")
     settings = ProbeSettings(
         SAMPLES / f"{name}.jsonl",
         tmp_path / "run",
         limit=n,
+        batch_size=64,
         preflight=False,
+        marker_ids=plan.markers if n else (),  # else they are found again
         **{field: getattr(plan, field) for field in settled},
     )
     model = EngineSettings(model=str(SAMPLES / "tiny-reasoner"), device="cpu")
