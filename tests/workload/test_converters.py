@@ -25,7 +25,6 @@ GPQA = {
     "Incorrect Answer 1": "The photon",
     "Incorrect Answer 2": "The W boson",
     "Incorrect Answer 3": "The graviton",
-    "Subdomain": "High-energy particle physics",
     "High-level domain": "Physics",
 }
 ROWS: dict[str, list[dict[str, Any]]] = {
@@ -36,10 +35,8 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     "math500": [
         {
             "problem": "Convert $(0,3)$ to polar coordinates.",
-            "solution": "We have $r = 3$.",
             "answer": "\\left( 3, \\frac{\\pi}{2} \\right)",
             "subject": "Precalculus",
-            "level": 2,
             "unique_id": "test/precalculus/807.json",
         }
     ],
@@ -49,10 +46,7 @@ ROWS: dict[str, list[dict[str, Any]]] = {
             "question": "Which of these is a prime?",
             "options": ["4", "6", "7", "9", "N/A"],
             "answer": "C",
-            "answer_index": 2,
-            "cot_content": "",
             "category": "math",
-            "src": "made up",
         }
     ],
     "gpqa-diamond": [GPQA],
@@ -60,7 +54,6 @@ ROWS: dict[str, list[dict[str, Any]]] = {
         {
             "id": 0,
             "problem": "Find $m+n$.",
-            "solution": "...",
             "answer": "025",
             "url": "https://artofproblemsolving.com/wiki/index.php/2022_AIME_II_Problems/Problem_4",
         }
