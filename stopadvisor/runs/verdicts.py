@@ -5,8 +5,9 @@ A record is a `ProbeRecord`, or a `ReplyRecord` of a ladder's run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import repeat
 from typing import Any, TypeVar
 
 from stopadvisor.answers.grading import Grades
@@ -19,21 +20,37 @@ __all__ = ["answers_of", "grade_records", "ungraded"]
 _Record = TypeVar("_Record", bound=Graded)
 
 
-def answers_of(record: Graded) -> list[tuple[str | None, bool | None]]:
+def answers_of(record: Any) -> list[tuple[str | None, bool | None]]:
     """The answers of a record, None for a missing one, each with its grade."""
-    found: list[tuple[str | None, bool | None]] = []
+    if not isinstance(record, ProbeRecord):
+        return [(each.answer, each.correct) for each in record.rungs]
+    seen = [c for c in record.checkpoints if c.visible_answer is not None]
+    written = [(record.natural_answer, record.natural_correct)]
+    written += [(c.visible_answer, c.visible_correct) for c in seen]
+    return [
+        *((None if t is None else extract_natural(record.task, t), grade) for t, grade in written),
+        *((c.answer, c.correct) for c in record.checkpoints),
+    ]
 
-    def note(answer: str | None, grade: bool | None) -> bool | None:
-        found.append((answer, grade))
-        return grade
 
-    _judged(record, note)
-    return found
+def _with_grades(record: Any, grades: Iterator[bool | None]) -> Any:
+    """The record with these grades, in the order of `answers_of`."""
+
+    def graded(each: Any, **more: Any) -> Any:
+        form = normalize(record.task, each.answer)
+        return replace(each, normalized=form, correct=next(grades), **more)
+
+    if not isinstance(record, ProbeRecord):
+        return replace(record, rungs=tuple(map(graded, record.rungs)))
+    natural, checkpoints = next(grades), record.checkpoints
+    visible = [None if c.visible_answer is None else next(grades) for c in checkpoints]
+    forced = [graded(c, visible_correct=v) for c, v in zip(checkpoints, visible, strict=True)]
+    return replace(record, natural_correct=natural, checkpoints=tuple(forced))
 
 
 def ungraded(record: _Record) -> _Record:
     """The record without grades, and with its answers in their present normal form."""
-    bare: _Record = _judged(record, lambda answer, grade: None)
+    bare: _Record = _with_grades(record, repeat(None))
     return bare
 
 
@@ -45,52 +62,24 @@ def grade_records(
     `questions` are their texts by key, for a grader that reads them.
     """
     rows: Sequence[Any] = records
+    found = [answers_of(row) if row.gold else [] for row in rows]
     items: list[tuple[str, str, str | None]] = []
     asked: list[str] = []
-    for row in rows:
-        if row.gold:
-            missing = [answer for answer, grade in answers_of(row) if grade is None]
-            items += [(row.task, row.gold, answer) for answer in missing]
-            if grader.reads_questions:
-                asked += [_text_of(row, questions or {}, grader)] * len(missing)
+    for row, answers in zip(rows, found, strict=True):
+        missing = [answer for answer, grade in answers if grade is None]
+        items += [(row.task, row.gold, answer) for answer in missing]
+        if missing and grader.reads_questions:
+            asked += [_text_of(row, questions or {}, grader)] * len(missing)
     verdicts = iter(grader.grade_many(items, asked))
 
-    def graded(row: Any) -> Any:
-        told: list[bool | None] = []
-
-        def settle(answer: str | None, grade: bool | None) -> bool:
-            if grade is None:
-                told.append(next(verdicts))
-                return told[-1] is True
-            return grade
-
-        made = _judged(row, settle)
+    def graded(row: Any, answers: Sequence[tuple[str | None, bool | None]]) -> Any:
+        told = [next(verdicts) if grade is None else grade for _, grade in answers]
+        made = _with_grades(row, (grade is True for grade in told))
         is_probes = isinstance(made, ProbeRecord)
         return replace(made, cannot_tell=told.count(None)) if is_probes else made
 
-    return [graded(row) if row.gold else row for row in rows], len(items)
-
-
-def _judged(record: Any, judge: Callable[[str | None, bool | None], bool | None]) -> Any:
-    """The record with every grade as `judge` makes it of the answer and its present grade."""
-
-    def natural(text: str | None, grade: bool | None) -> bool | None:
-        return judge(None if text is None else extract_natural(record.task, text), grade)
-
-    def forced(each: Any, **more: Any) -> Any:
-        form = normalize(record.task, each.answer)
-        return replace(each, normalized=form, correct=judge(each.answer, each.correct), **more)
-
-    if not isinstance(record, ProbeRecord):
-        return replace(record, rungs=tuple(map(forced, record.rungs)))
-    right = natural(record.natural_answer, record.natural_correct)
-    checkpoints = [
-        forced(c)
-        if c.visible_answer is None
-        else forced(c, visible_correct=natural(c.visible_answer, c.visible_correct))
-        for c in record.checkpoints
-    ]
-    return replace(record, natural_correct=right, checkpoints=tuple(checkpoints))
+    pairs = zip(rows, found, strict=True)
+    return [graded(row, answers) if row.gold else row for row, answers in pairs], len(items)
 
 
 def _text_of(record: Any, questions: Mapping[str, str], grader: Grades) -> str:
