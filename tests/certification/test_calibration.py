@@ -14,7 +14,7 @@ from stopadvisor.assessment.rated import SIMPLER_WITHIN, counted_labels, rank_of
 from stopadvisor.certification.calibration import Calibration, calibrate, recalibrate
 from stopadvisor.certification.entering import check_questions, require_gold
 from stopadvisor.ground.errors import CalibrationError
-from stopadvisor.probes.grouping import calibration_rows
+from stopadvisor.probes.grouping import calibration_rows, has_groups
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.losses import LOST, Guarantee
@@ -26,6 +26,7 @@ from stopadvisor.stats.bounds import (
     unspent,
     upper_limit,
 )
+from tests.frozen import with_groups
 from tests.populations import POPULATIONS, regraded, renamed, without_gold
 from tests.replay import stops
 
@@ -178,6 +179,13 @@ def test_one_trace_per_group_enters_the_bound_whatever_it_shows() -> None:
     # Nor does the order of rows choose: an engine may write short traces first.
     backwards = table.take(np.arange(12)[::-1])
     assert (11 - calibration_rows(backwards)[::-1]).tolist() == [0, 3, 4, 8, 10]
+
+
+def test_samples_of_a_question_are_no_group() -> None:
+    table = draw(6, 1, "question ")
+    assert has_groups(with_groups(table, 3))
+    twice = table.take(np.repeat(np.arange(6), 2))
+    assert not has_groups(replace(twice, samples=np.tile([1, 0], 6)))
 
 
 def test_no_calibration_question_is_refused(choice: Choice) -> None:

@@ -17,8 +17,9 @@ from stopadvisor.certification.export import (
 )
 from stopadvisor.certification.verification import scorer_of
 from stopadvisor.ground.fields import plain
-from stopadvisor.policy.shown import where_of
+from stopadvisor.policy.shown import certificate_of, where_of
 from stopadvisor.policy.terms import PolicyTerms, trigger_of
+from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.probes.outcomes import CalibrationQuestions, OpenQuestions
 from stopadvisor.probes.trajectories import profile, trajectory
 from stopadvisor.rules.costs import PAPER_WEIGHTS, full_counts
@@ -28,11 +29,13 @@ from stopadvisor.rules.schedules import GridSchedule, schedule_of
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.bounds import upper_limit
 from stopadvisor.stats.intervals import saving_band
-from tests.frozen import drawn_source, look_of
+from tests.frozen import drawn_source, frozen, look_of, source_of, with_groups
+from tests.policy_content import terms_of as read_terms
 from tests.populations import POPULATIONS, renamed, sequence
 
 MIXED = POPULATIONS[0]
 SETTINGS = Settings(alpha=0.2, families=("confidence",))
+ALONE = Settings(alpha=0.15, families=("confidence",))
 BUDGETS = MIXED.budgets
 
 
@@ -106,6 +109,20 @@ def test_the_content_stops_where_the_rule_does(
     )
 
 
+def test_a_policy_says_that_its_claim_is_of_groups() -> None:
+    table = renamed(MIXED.draw(1200, np.random.default_rng(13)), "question ")
+    source = source_of(with_groups(table, 3), "groups")
+    policy = frozen(source, ALONE)
+    certificate = certificate_of(read_terms(policy))
+    assert certificate is not None
+    assert (certificate.bound, certificate.group_claim) == ("exact", "groups")
+    assert "in at most 15 % of all groups the question drawn of it" in certificate.claim
+    assert certificate.n == len(set(source.part("calibration").groups))
+    assert policy["expected"]["test_n"] == len(set(source.part("test").groups))
+    single = source.table.take(calibration_rows(source.table)).unseal()
+    assert "group_claim" not in frozen(source_of(single, "alone"), ALONE)["certificate"]
+
+
 def test_without_a_test_part_nothing_is_said_of_one(source: Source) -> None:
     alone = replace(source, parts=np.where(source.parts == 2, 1, source.parts))
     found = calibrated(alone, "confidence", GridSchedule(BUDGETS))
@@ -127,8 +144,6 @@ def test_without_a_rule_there_is_no_trigger(source: Source) -> None:
 
 
 # --- What is expected of a rule, and of its traffic -----------------------------------------------
-
-ALONE = Settings(alpha=0.15, families=("confidence",))
 
 
 def draw(n: int, seed: int, prefix: str = "c") -> OpenQuestions:

@@ -83,7 +83,7 @@ TESTS: dict[str, str] = {
     "assessment/limits": "assessment certification/test_several certification/test_two_traces",
     "certification/calibration": (
         "certification/test_refusals certification/test_calibration certification/test_several "
-        "certification/test_groups certification/test_transfer certification/test_labelling"
+        "certification/test_transfer certification/test_labelling"
     ),
     "certification/certify": (
         "certification/test_refusals certification/test_issue certification/test_labelling "
@@ -94,14 +94,12 @@ TESTS: dict[str, str] = {
         "certification/test_refusals certification/test_calibration certification/test_two_traces "
         "certification/test_several"
     ),
-    "certification/looks": (
-        "certification/test_looks studies/test_closed certification/test_groups"
-    ),
+    "certification/looks": ("certification/test_looks studies/test_closed"),
     "certification/verdicts": (
-        "certification/test_verification certification/test_several certification/test_groups"
+        "certification/test_verification certification/test_several certification/test_export"
     ),
     "certification/verification": (
-        "certification/test_verification certification/test_several certification/test_groups"
+        "certification/test_verification certification/test_several certification/test_export"
     ),
 }
 """Files of tests that suffice for each critical module, its own first."""
