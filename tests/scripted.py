@@ -221,7 +221,7 @@ class ScriptedEngine:
             mean_logprob=logprob,
             mean_entropy=entropy,
             probe_tokens=plan.cap if "rambles" in self.faults else len(str(answer)) + 1,
-            markers=sum(word == "wait" for word in prefix),
+            markers=prefix.count("wait"),
             ended=ended,
             tail_mass=tail,
             visible_text=written,
