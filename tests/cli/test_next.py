@@ -117,7 +117,7 @@ def test_a_policy_is_tried_and_then_served(
     shutil.copytree(TINY_REASONER, "llm/our model")
     engine = load_engine("llm/our model", device="cpu")
     monkeypatch.setattr("stopadvisor.engines.engine_settings.start_engine", lambda options: engine)
-    short = ("--limit", "8", "--max-think", "512", "--budgets", "0,32")
+    short = ("--limit", "4", "--max-think", "512", "--budgets", "0,32", "--no-preflight")
     asked = ("--model", "llm/our model", *short)
     code, _, err = call("probe", "my sums.jsonl", *asked, "--out", "run")
     assert code == 0, err

@@ -194,7 +194,7 @@ def test_stops_and_answers_are_those_of_recorded_probes(
 ) -> None:
     traces = recorded[temperature]
     policy = middling(tiny_reasoner, family, traces, sampling=_sampling(temperature))
-    replies = answers(tiny_reasoner, questions, policy, batch_size=16)
+    replies = answers(tiny_reasoner, questions, policy, batch_size=N)
     stops = check(policy, traces, replies)
     assert 4 < sum(stop is not None for stop in stops) < N - 4
     assert len(set(stops)) > 2
@@ -206,9 +206,9 @@ def test_stops_and_answers_are_those_of_recorded_probes(
 def test_places_taken_by_others_change_nothing(
     tiny_reasoner: HfEngine, questions: Sequence[Question], recorded: Recorded
 ) -> None:
-    traces = recorded[0.7][:5]
-    policy = middling(tiny_reasoner, "confidence", traces, sampling=_sampling(0.7))
-    found = answers(tiny_reasoner, questions[:5], policy, batch_size=1)
+    traces = recorded[0.7][:3]
+    policy = middling(tiny_reasoner, "confidence", recorded[0.7], sampling=_sampling(0.7))
+    found = answers(tiny_reasoner, questions[:3], policy, batch_size=1)
     assert [r.budget for r in found] == [replay(policy, t).position for t in traces]
     assert all(t.thinking.startswith(r.thinking) for r, t in zip(found, traces, strict=True))
     assert all(r.seconds > 0 for r in found)
@@ -232,15 +232,9 @@ def test_probing_leaves_the_trace_as_it_was(
         at = replace(policy_plan(plain), answer_cap=6)
         requests = make_requests(texts, never, task="numeric")
         alone = engine.probe([request.prompt for request in requests], at)
-        for policy, batch_size in ((never, 2), (never, 4), (plain, 4)):
-            found = dict(
-                engine.serve(
-                    requests,
-                    replace(policy_plan(policy), answer_cap=6),
-                    policy,
-                    batch_size=batch_size,
-                )
-            )
+        for policy in (never, plain):
+            plan = replace(policy_plan(policy), answer_cap=6)
+            found = dict(engine.serve(requests, plan, policy, batch_size=4))
             for i, trace in enumerate(alone):
                 assert found[i].thinking == trace.thinking
                 assert (found[i].text, found[i].finish) == (trace.natural_text, trace.finish)
@@ -278,7 +272,7 @@ def test_policies_stop_where_recorded_probes_say_wherever_they_probe(
     markers = frequent_markers(tiny_reasoner, recorded[None])
     half = sorted(trace.trace_tokens for trace in recorded[None][FEW])[2]
     triggers: dict[str, Trigger] = {
-        "stride-stop": stride(12, half, 6, half),
+        "stride-stop": stride(24, half, 6, half),
         "marker": MarkerTrigger(markers, 5, 4),
         "marker-stop": MarkerTrigger(markers, 5, 4, 9, half),
         "none": ListedTrigger((half,), half),

@@ -27,11 +27,12 @@ def load(data: bytes) -> None:
 
 
 def calls_and_memory(data: bytes) -> tuple[int, int]:
-    """Function calls and peak memory while a file is loaded."""
+    """Function calls and peak memory while a file is loaded, once for each: it takes less time."""
     profile = cProfile.Profile(subcalls=False)  # counts in C, without callers of each function
+    profile.runcall(load, data)
     tracemalloc.start()
     try:
-        profile.runcall(load, data)
+        load(data)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
