@@ -17,7 +17,7 @@ from stopadvisor.policy.shown import certificate_of
 from stopadvisor.policy.terms import LADDER_TRIGGER, PolicyTerms, trigger_terms
 from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger, Trigger, stride
 from stopadvisor.rules.families import FAMILIES, display_threshold
-from stopadvisor.rules.features import FEATURES, OPEN_FEATURES, POSITION_FEATURES, TEXT_FEATURES
+from stopadvisor.rules.features import FEATURES, LOGPROB_FEATURES, OPEN_FEATURES, POSITION_FEATURES
 
 __all__ = [
     "GIVES_UP", "IDENTITY", "SERVED_RUNGS", "TRIGGERS", "anywhere_content", "built",
@@ -194,7 +194,6 @@ def family_content(family: str, decision_threshold: float | None = None) -> dict
     """The example with another family's rule in it."""
     defaults = {
         "learned": 1.375,
-        "learned-text": 1.3,
         "confidence": -0.105,
         "entropy": -0.21,
         "run-stability": 3.0,
@@ -210,16 +209,21 @@ def family_content(family: str, decision_threshold: float | None = None) -> dict
         family=family, decision_threshold=linear, threshold=display_threshold(family, linear)
     )
     keys = ("mean", "scale", "coef")
-    if family == "learned-text":
-        rows = [k for k, name in enumerate(FEATURES) if name in TEXT_FEATURES]
-        content["features"] = [FEATURES[k] for k in rows]
-        content |= {key: [content[key][k] for k in rows] for key in keys}
-    elif family not in ("learned", "learned-keeps"):
+    if family not in ("learned", "learned-keeps"):
         content |= {key: [] for key in ("features", *keys)} | {"intercept": None}
     if family == "fixed-budget":
         at = int(linear)
         content |= trigger_content(ListedTrigger((at,), at), family=family)
     return content
+
+
+def text_content() -> dict[str, Any]:
+    """The example with a learned rule that reads no log-probabilities."""
+    content = example_content()
+    rows = [k for k, name in enumerate(FEATURES) if name not in LOGPROB_FEATURES]
+    return content | {
+        key: [content[key][k] for k in rows] for key in ("features", "mean", "scale", "coef")
+    }
 
 
 TRIGGERS: dict[str, Trigger] = {

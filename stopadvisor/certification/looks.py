@@ -55,8 +55,7 @@ def deploy_request(settings: Settings) -> dict[str, Any]:
 def named_settings(settings: Settings) -> dict[str, Any]:
     """Settings as a look records them; those on losses and traces only where they were given.
 
-    The constant ``cache_block`` is included because older logs hold it, and the same look must be
-    found there.
+    The constant ``cache_block`` is recorded because costs rest on it.
     """
     named = asdict(settings) | {"weights": plain(settings.weights), "cache_block": CACHE_BLOCK}
     for name, unsaid in (

@@ -21,13 +21,7 @@ from stopadvisor.policy.terms import PolicyTerms, TriggerTerms, trigger_of
 from stopadvisor.probes.asking import reserved_arguments
 from stopadvisor.rules.climb import RUNG_FEATURES
 from stopadvisor.rules.families import LEARNED_FAMILIES, RUNG_FAMILIES, display_threshold
-from stopadvisor.rules.features import (
-    FEATURES,
-    GRID_FEATURES,
-    OPEN_FEATURES,
-    POSITION_FEATURES,
-    TEXT_FEATURES,
-)
+from stopadvisor.rules.features import FEATURES, GRID_FEATURES, OPEN_FEATURES, POSITION_FEATURES
 from stopadvisor.rules.losses import LOST
 
 __all__ = ["check_consistency", "check_trigger"]
@@ -212,9 +206,6 @@ def _check_learned(terms: PolicyTerms, family: str) -> None:
         raise PolicyError(
             f"field 'probe.open_cue': expected true where {', '.join(OPEN_FEATURES)} is read"
         )
-    if family == "learned-text":
-        for name in features:
-            expect(name in TEXT_FEATURES, "features", f"only {', '.join(TEXT_FEATURES)}", name)
     _given(terms, ("intercept",), f"for family '{family}'")
     for key in _LINEAR[1:]:
         what, size = f"{len(features)} numbers, one per feature", len(getattr(terms, key))

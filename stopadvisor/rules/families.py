@@ -18,11 +18,10 @@ SCALAR_FAMILIES = ("confidence", "entropy", "run-stability", "confidence-leap")
 AGREEMENT_FAMILIES = ("agreement", "agreement-scaled")
 """Thinking tokens since the answer last changed; scaled: over the square root of the position."""
 
-LEARNED_FAMILIES = ("learned", "learned-keeps", "learned-text")
+LEARNED_FAMILIES = ("learned", "learned-keeps")
 """Families whose score is that of a fitted model.
 
-``learned-keeps`` is fitted on "right, or full thinking is wrong too".  ``learned-text`` occurs only
-in older policies: it is ``learned`` without features that read log-probabilities.
+``learned-keeps`` is fitted on "right, or full thinking is wrong too".
 """
 
 STOP_SCALARS = (*SCALAR_FAMILIES, *AGREEMENT_FAMILIES, "deer")
@@ -60,7 +59,6 @@ def rule_name(family: str) -> str:
 _NAMES = {
     "learned": "the learned rule",
     "learned-keeps": "the learned rule that keeps right answers",
-    "learned-text": "the text-only learned rule",
     "confidence": "confidence alone",
     "entropy": "entropy alone",
     "run-stability": "run stability alone",

@@ -22,7 +22,7 @@ from stopadvisor.probes.table import EMPTY_ANSWER, ProbeTable
 
 __all__ = [
     "AUDIT_FEATURES", "FEATURES", "GRID_FEATURES", "LOGPROB_FEATURES", "MOST_LOG_ODDS",
-    "OPEN_FEATURES", "POSITION_FEATURES", "SUREST_LOGPROB", "TEXT_FEATURES", "LinearModel",
+    "OPEN_FEATURES", "POSITION_FEATURES", "SUREST_LOGPROB", "LinearModel",
     "feature_array", "log_odds_of", "run_lengths", "standing_tokens",
 ]  # fmt: skip
 
@@ -71,7 +71,6 @@ LOGPROB_FEATURES = ("answer_logprob", "answer_entropy", "answer_log_odds")
 GRID_FEATURES = ("budget_fraction", "checkpoint_index")
 """How far along its grid a checkpoint is; undefined where each question has its own positions."""
 
-TEXT_FEATURES = tuple(f for f in FEATURES if f not in LOGPROB_FEATURES)
 """Those of the paper's eight that an endpoint without log-probabilities still gives."""
 
 

@@ -165,7 +165,7 @@ def test_rows_of_archives_name_questions_of_that_archive_only(
 # --- What is counted ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", ["learned", "learned-text", "confidence"])
+@pytest.mark.parametrize("family", ["learned", "confidence"])
 def test_stops_are_those_of_the_stepper(family: str) -> None:
     content = of_family(family, (0, 256, 640, 1024))
     table = fresh_table(80, 3)

@@ -13,7 +13,7 @@ import pytest
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.consistency import check_trigger
 from stopadvisor.policy.frozen import load_policy
-from stopadvisor.rules.features import FEATURES, TEXT_FEATURES
+from stopadvisor.rules.features import FEATURES
 from tests.policy_content import (
     anywhere_content,
     built,
@@ -137,10 +137,6 @@ def _trigger(name: str, **changes: Any) -> dict[str, Any]:
         (family_content("confidence") | {"decision_threshold": 1e6}, "inf"),
         (family_content("entropy") | {"coef": [1.0]}, "empty list"),
         (family_content("entropy") | {"intercept": 0.0}, "null"),
-        (
-            family_content("learned-text") | {"features": ["answer_logprob", *TEXT_FEATURES[:5]]},
-            "only budget_fraction",
-        ),
         (family_content("confidence") | {"entropy_source": "none"}, "reads"),
         (full_budget_content() | {"budgets": [0]}, "empty list"),
         (full_budget_content() | {"threshold": 0.5}, "null"),

@@ -19,6 +19,7 @@ from tests.policy_content import (
     family_content,
     full_budget_content,
     policy_from,
+    text_content,
 )
 
 PLAN = {
@@ -159,19 +160,15 @@ def test_markers_known_by_position_alone_are_loaded_and_never_served(tmp_path: P
     assert policy_plan(policy_from(content)).cue == PLAN["cue"]
 
 
-@pytest.mark.parametrize(
-    ("family", "minds"),
-    [
-        *(("run-stability", False), ("learned-text", False), ("learned", True)),
-        *(("confidence", True), ("entropy", True), ("confidence-leap", True)),
-    ],
-)
-def test_who_reads_log_probabilities_minds_the_entropy_source(family: str, minds: bool) -> None:
-    if not minds:
-        assert check(family_content(family), source="top-k:5") == []
-        return
+@pytest.mark.parametrize("family", ["learned", "confidence", "entropy", "confidence-leap"])
+def test_who_reads_log_probabilities_minds_the_entropy_source(family: str) -> None:
     with pytest.raises(PolicyError, match="entropy source 'full', got 'top-k:5'"):
         check(family_content(family), source="top-k:5")
+
+
+@pytest.mark.parametrize("content", [family_content("run-stability"), text_content()])
+def test_who_reads_none_does_not(content: dict[str, Any]) -> None:
+    assert check(content, source="top-k:5") == []
 
 
 def test_full_budget_does_not_mind_how_it_would_have_probed() -> None:

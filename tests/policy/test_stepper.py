@@ -22,7 +22,6 @@ from stopadvisor.rules.features import (
     GRID_FEATURES,
     OPEN_FEATURES,
     POSITION_FEATURES,
-    TEXT_FEATURES,
     LinearModel,
     feature_array,
 )
@@ -32,6 +31,7 @@ from tests.policy_content import (
     example_content,
     family_content,
     policy_from,
+    text_content,
     trigger_content,
 )
 from tests.replay import walked
@@ -128,8 +128,6 @@ def any_rule(family: str, trigger: Trigger, rng: np.random.Generator) -> dict[st
     content |= trigger_content(trigger, family=family)
     if family in LEARNED_FAMILIES:
         features = list(rng.permutation(ANYWHERE)[: rng.integers(1, len(ANYWHERE) + 1)])
-        if family == "learned-text":
-            features = [name for name in TEXT_FEATURES if name in ANYWHERE]
         content["features"] = features
         content["probe"]["open_cue"] = True
         for key in ("mean", "coef"):
@@ -351,7 +349,6 @@ def test_numpy_numbers_are_numbers() -> None:
         ("agreement", {"answer"}),
         ("agreement-scaled", {"answer"}),
         ("deer", {"mean_logprob"}),
-        ("learned-text", {"answer", "markers"}),
         ("learned", {"answer", "markers", "mean_logprob", "mean_entropy"}),
     ],
 )
@@ -362,6 +359,12 @@ def test_what_a_family_does_not_read_may_be_left_out(family: str, needed: set[st
     for name in needed:
         with pytest.raises(PolicyError, match=f"needs {name}"):
             policy_of(family).start().observe(**{k: v for k, v in inputs.items() if k != name})
+
+
+def test_a_learned_rule_of_texts_reads_no_log_probabilities() -> None:
+    inputs = {k: v for k, v in STEP.items() if k in {"answer", "markers", "think_tokens"}}
+    policy = policy_from(text_content())
+    assert policy.start().observe(**inputs) == policy.start().observe(**STEP)
 
 
 def test_the_slope_in_entropy_is_that_of_the_rule() -> None:
