@@ -9,6 +9,7 @@ import pytest
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.ground.fields import parse
 from stopadvisor.policy.claims import CertificateTerms, claim
+from stopadvisor.policy.shown import counted, promise_of
 from stopadvisor.stats.bounds import upper_limit
 from stopadvisor.stats.trinomial import drop_limit, drop_passes
 from tests.policy_content import (
@@ -187,6 +188,37 @@ def test_few_labels_and_other_graders_are_said_where_they_are() -> None:
     for text in (claim(terms()), claim(terms(grader=grader, loss="differs"))):
         assert few not in text
         assert "was decided by" not in text
+
+
+SEVERAL = [limit(), limit(loss="drop", alpha=0.02, gained=2, category="algebra")]
+
+
+def test_a_promise_is_each_limit_with_its_category() -> None:
+    said = promise_of(terms(guarantees=SEVERAL).limits)
+    assert said == "at most 15% lost; category algebra: accuracy falls by at most 2%"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "5 of 80 questions lost"),
+        (
+            {"guarantees": SEVERAL},
+            "5 of 80 questions lost; category algebra: 5 of 80 questions lost and 2 gained",
+        ),
+        ({"labelled": 40}, "5 of 80 questions lost, or differ without a label"),
+        (
+            {"labelled": 40, "differing": 31, "planned_labels": 12},
+            "5 of 12 labelled of 31 that differ among 80 questions",
+        ),
+        (
+            {"traces": 2, "both": 2, "one": 1, "none": 77},
+            "of 80 questions 2 lost with both replies and 1 with one",
+        ),
+    ],
+)
+def test_what_was_counted_is_shown(changes: dict[str, Any], words: str) -> None:
+    assert counted(terms(**changes), "questions") == words
 
 
 def test_the_claim_that_people_read_is_made_from_the_fields() -> None:

@@ -142,7 +142,7 @@ def _trigger(name: str, **changes: Any) -> dict[str, Any]:
         (full_budget_content() | {"threshold": 0.5}, "null"),
         (full_budget_content() | {"calibration_features": []}, "null"),
         (example_content(normalizer="0"), "answer normaliser '0'"),
-        (example_content(order=[1.0, 1.375]), "strictly descending"),
+        (example_content(order=[1.375, 1.375]), "strictly descending"),
         (example_content(order=[2.0, 1.0]), "to hold decision_threshold"),
         # Where it probes.
         (
@@ -154,10 +154,12 @@ def _trigger(name: str, **changes: Any) -> dict[str, Any]:
         (_trigger("stride", min_gap=3), "null for kind 'stride'"),
         (_trigger("stride", markers=[[1]]), "an empty list for"),
         (_trigger("stride", first=113), "at most the cap 112"),
+        (_trigger("stride", first=None, every=113), "at most the cap 112"),
         (_trigger("stride", every=1, cap=10**6), "<= 65536 strides"),
         (_trigger("stride-stop", cap=120), "'trigger.cap': expected stop_at"),
         (_trigger("grid-stop", stop_at=96), "the last budget 128"),
         (_trigger("grid-stop", cap=128), "null for kind 'grid'"),
+        (_trigger("marker", min_gap=4097), "no position beyond max_think (4096), got 4097"),
         (_trigger("marker", markers=[[1], []]), "markers[1]"),
         (_trigger("marker", markers=["Wait"]), "markers[0]"),
         (_trigger("marker", markers=[[1]] * 1025), "1024"),

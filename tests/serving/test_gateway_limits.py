@@ -36,23 +36,23 @@ LONG = 70_000
 
 
 @pytest.fixture(scope="module")
-def pair(policies: Path) -> Iterator[tuple[OddServer, RunningGateway]]:
+def shared(policies: Path) -> Iterator[tuple[OddServer, RunningGateway]]:
     with odd_server() as server, running(policies / "stops.json", server) as gateway:
         yield server, gateway
 
 
 @pytest.fixture
-def server(pair: tuple[OddServer, RunningGateway]) -> Iterator[OddServer]:
+def server(shared: tuple[OddServer, RunningGateway]) -> Iterator[OddServer]:
     """The server of all tests, whose odd answers end with a test."""
-    yield pair[0]
-    pair[0].odd.clear()
+    yield shared[0]
+    shared[0].odd.clear()
 
 
 @pytest.fixture
-def gateway(pair: tuple[OddServer, RunningGateway], server: OddServer) -> RunningGateway:
+def gateway(shared: tuple[OddServer, RunningGateway], server: OddServer) -> RunningGateway:
     """The gateway of all tests, ready again."""
-    until(lambda: pair[1].gateway.is_ready)
-    return pair[1]
+    until(lambda: shared[1].gateway.is_ready)
+    return shared[1]
 
 
 @pytest.fixture
