@@ -12,10 +12,18 @@ import pytest
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import policy_plan
+from stopadvisor.policy.rung_policies import check_rungs
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.rules.climb import RUNG_FEATURES, Climb
-from stopadvisor.runs.ladder import Ladder, Rung
-from tests.policy_content import built, example_content, file_bytes, ladder_content, policy_from
+from stopadvisor.runs.ladder import Ladder, Rung, ladder_of
+from tests.policy_content import (
+    SERVED_RUNGS,
+    built,
+    example_content,
+    file_bytes,
+    ladder_content,
+    policy_from,
+)
 from tests.rules.test_climb import MIXED, drawn
 from tests.runs.test_replies import reply, run_of
 
@@ -269,6 +277,15 @@ def test_a_ladder_that_cannot_be_is_refused(path: str, value: Any, message: str)
     with pytest.raises(PolicyError, match=message) as error:
         Policy.of(file_bytes(content))
     assert "\n" not in str(error.value)
+
+
+def test_a_ladder_is_the_policys_in_every_field_but_its_prices() -> None:
+    small, large = SERVED_RUNGS
+    terms = policy_from(ladder_content(ladder={"rungs": SERVED_RUNGS})).terms
+    check_rungs(terms, ladder_of({"rung": [small, large | {"price": [1.0, 1.0, 1.0]}]}, ""))
+    plain = {name: value for name, value in large.items() if name != "reasoning_effort"}
+    with pytest.raises(PolicyError, match=r"reasoning_effort 'high' of rung 'large', got None"):
+        check_rungs(terms, ladder_of({"rung": [small, plain]}, ""))
 
 
 def test_each_policy_is_followed_as_it_says() -> None:

@@ -143,6 +143,20 @@ def test_a_comparison_with_full_thinking_says_what_stopping_saves_and_loses(benc
     assert (again.timed_questions, again.time_saving_pct) == (0, None)
 
 
+def test_a_comparison_takes_turns_so_that_other_load_slows_both_alike(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve, stopping = OpenAiEngine.serve, list[bool]()
+
+    def noted(engine: OpenAiEngine, requests: Any, plan: Any, rule: Any, **options: Any) -> Any:
+        stopping.append(rule is not None)
+        return serve(engine, requests, plan, rule, **options)
+
+    monkeypatch.setattr(OpenAiEngine, "serve", noted)
+    bench.answer(compare_full=True, batch_size=1)
+    assert stopping == [True, False, False, True]
+
+
 def test_answers_without_full_thinking_are_left_out_of_the_comparison(bench: Bench) -> None:
     bench.answer(limit=2)
     found = bench.answer(compare_full=True)

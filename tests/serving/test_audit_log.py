@@ -69,11 +69,14 @@ def test_what_was_deleted_stays_counted(tmp_path: Path) -> None:
     clock = Clock()
     log = AuditLog(tmp_path, SETTINGS, max_bytes=4_000, keep_days=1.0, clock=clock)
     fill(log, 0, 100, clock)
-    for path in tmp_path.iterdir():
-        os.utime(path, (clock.now, clock.now))
+    *old, recent, _ = sorted(tmp_path.iterdir())
+    for path, days in (*((path, 0.0) for path in old), (recent, 1.5)):
+        os.utime(path, (clock.now + days * 86_400,) * 2)
     clock.now += 2 * 86_400
     fill(log, 100, 200, clock)
     (series,) = find_series([tmp_path], SETTINGS.digest)
+    assert old
+    assert series[0] == recent
     assert json.loads(series[0].read_text().splitlines()[0])["state"]["requests" and "counts"]
     monitor, remarks = replay([series])
     assert figures(monitor) == figures(log.monitor)
