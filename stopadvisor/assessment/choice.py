@@ -185,7 +185,11 @@ class Choice:
 
     def deltas(self, n_counted: int, traces: int = 1) -> tuple[float, ...]:
         """Error probability of each sequence that is tested; their sum is at most delta."""
-        return _deltas(self.settings, n_counted, traces)[: len(self.sequences)]
+        settings, rest = self.settings, 0.0
+        # What several limits or two traces leave of delta is not known exactly.
+        if settings.is_plain and traces == 1:
+            rest = unspent(n_counted, settings.alpha, settings.delta)
+        return (settings.delta, rest)[: len(self.sequences)]
 
     def serving(self, weights: Weights | None = None) -> Mapping[Serving, StackCost]:
         """Cost of the advised rule under every serving regime; empty where none is advised.
@@ -258,7 +262,6 @@ def choose(
     points = {k: None if each is None else _fit_point(fit, each, limit) for k, each in best.items()}
     verdict, spread = compare(ranking.resamples, _sequences(learned), _sequences(scalar))
     compared = {id(each): each.sequence for each in (*best.values(), *tested) if each is not None}
-    deltas = _deltas(settings, n_calibration, settings.traces)
     found = Choice(
         settings,
         fit,
@@ -266,16 +269,18 @@ def choose(
         FitComparison(settings.alpha, **points, delta_saving_pp=spread, verdict=verdict),
         sequences=tuple(_sequences(tested)),
         compared=tuple(compared.values()),
-        probability=max(
-            certification_probability(
-                each.sequence, n_calibration, replace(settings, delta=delta), ranking.counted
-            )
-            for each, delta in zip(tested, deltas, strict=False)
-            if delta > 0
-        ),
         margin=ranking.margin,
         counted=ranking.counted,
     )
+    deltas = found.deltas(n_calibration, settings.traces)
+    chances = [
+        certification_probability(
+            sequence, n_calibration, replace(settings, delta=delta), ranking.counted
+        )
+        for sequence, delta in zip(found.sequences, deltas, strict=True)
+        if delta > 0
+    ]
+    found = replace(found, probability=max(chances))
     if advised is None:
         return found
     sequence = advised.sequence
@@ -290,15 +295,6 @@ def choose(
             for n in tracked("imitating calibrations", sorted({*_LABELS, n_calibration}))
         },
     )
-
-
-def _deltas(settings: Settings, n_counted: int, traces: int) -> tuple[float, float]:
-    """Error probability of the first sequence and of a second one."""
-    rest = 0.0
-    # What several limits or two traces leave of delta is not known exactly.
-    if settings.is_plain and traces == 1:
-        rest = unspent(n_counted, settings.alpha, settings.delta)
-    return settings.delta, rest
 
 
 def _sequences(rules: Sequence[RatedRule]) -> list[ThresholdSequence]:
