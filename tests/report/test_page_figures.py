@@ -60,6 +60,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture
+def unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures with their words alone, since drawing takes most of a page's time."""
+    from stopadvisor.report.html import charts  # matplotlib
+
+    def picture(name: str, title: str, sentence: str, draw: object) -> charts.Picture:
+        return charts.Picture(name, title, sentence, svg="")
+
+    monkeypatch.setattr(charts, "_picture", picture)
+
+
+@pytest.mark.usefixtures("unseen")
 @pytest.mark.parametrize("name", CASES)
 def test_no_word_moves(
     name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, goldens: Goldens
