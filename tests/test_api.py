@@ -104,6 +104,7 @@ def test_what_makes_no_sense_is_refused_before_any_work(run: Path) -> None:
         stopadvisor.assess("missing.jsonl")
 
 
+@pytest.mark.slow
 def test_a_grader_is_a_function_that_another_process_finds(tmp_path: Path) -> None:
     with pytest.raises(GraderError, match="in a module of its own"):
         stopadvisor.assess(tmp_path, grader=lambda *_: True)

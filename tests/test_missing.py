@@ -32,6 +32,7 @@ def test_that_fails_on_purpose():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("in_ci", "end"),
     [("", "6 skipped, 1 xfailed"), ("true", "1 failed, 3 skipped, 1 xfailed, 2 errors")],

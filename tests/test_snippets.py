@@ -146,6 +146,7 @@ def test_ci_installs_what_pages_say() -> None:
     check_install(["install", "-e", ".[hf,dev]"])
 
 
+@pytest.mark.slow
 def test_a_failing_snippet_is_named_with_its_output(tmp_path: Path, forked: Forked) -> None:
     page = ROOT / "README.md"
     with pytest.raises(AssertionError, match=r"README.md:7 ends with 2:(.|\n)*No such option"):

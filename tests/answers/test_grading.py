@@ -77,6 +77,7 @@ def test_no_answer_is_wrong(grader: Grader, task: str, answer: str | None) -> No
     assert not grader.grade(task, "B" if task == "choice" else "1", answer)
 
 
+@pytest.mark.slow
 @given(value=st.fractions(), letter=st.sampled_from("ABCDEFG"), word=st.text(min_size=1))
 def test_gold_is_right(value: object, letter: str, word: str) -> None:
     with Grader() as grader:
@@ -135,6 +136,7 @@ def test_hanging_answers_are_killed() -> None:
         assert grader._workers.each[0]._process is None, "remembered"
 
 
+@pytest.mark.slow
 def test_works_outside_the_main_thread_and_from_anywhere_and_leaves_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

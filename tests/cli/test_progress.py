@@ -79,6 +79,7 @@ def test_every_stage_is_counted_to_its_end(
         assert done == total > 0, title
 
 
+@pytest.mark.slow
 def test_grading_formulas_is_counted(stages: dict[str, list[int]]) -> None:
     pytest.importorskip("math_verify")
     with progress_on(StringIO()), Grader() as grader:

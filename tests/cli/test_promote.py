@@ -49,6 +49,7 @@ def test_names_carry_alpha() -> None:
     assert own_name(0.001, "1a2b3c4d" * 8) == "policy-a001-1a2b3c4d"
 
 
+@pytest.mark.slow
 def test_promote_is_the_way_there_and_back(call: Call) -> None:
     bold, careful = policy_of("30"), policy_of("15")
     assert (RUN / "policy.joblib").read_bytes() == bold.read_bytes()

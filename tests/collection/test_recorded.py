@@ -122,6 +122,7 @@ def test_traces_of_other_questions_are_counted(call: Call) -> None:
     assert "150 recorded traces are of no question of sums.jsonl: left out" in call(*PROBE)[2]
 
 
+@pytest.mark.slow
 def test_a_policy_knows_that_its_thinking_was_recorded(call: Call) -> None:
     assert call(*PROBE, "--out", "run")[0] == 0
     code, out, _ = call("calibrate", *CERTIFY, "run", "--alpha", "0.15", "--json")

@@ -217,6 +217,7 @@ def test_half_precision_runs(random_model: Path) -> None:
     assert all(-50 < p.mean_logprob <= 0 for trace in traces for p in trace.probes)
 
 
+@pytest.mark.slow
 def test_pickled_weights_are_never_read(tmp_path: Path) -> None:
     import torch
     from safetensors.torch import load_file

@@ -98,6 +98,7 @@ def test_import_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     check("import-dataset", answer(capsys, "import", "dataset", "gsm8k", *words))
 
 
+@pytest.mark.slow
 def test_policies_of_a_run(
     calibrated_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -208,6 +208,7 @@ def with_policy(folder: Path, url: str, **changes: Any) -> str:
     return ladder_toml(folder / "ladder.toml", rungs, url)
 
 
+@pytest.mark.slow
 def test_a_rung_with_a_policy_is_asked_whole_and_judged(
     files: Path, stopped: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -245,6 +245,7 @@ def test_a_server_that_is_killed_in_a_stream_ends_it_with_an_error(
     assert Story().visible.encode() not in got
 
 
+@pytest.mark.slow
 def test_a_dead_server_costs_no_request_and_comes_back(policies: Path) -> None:
     with (
         two_servers() as (first, second),
@@ -274,6 +275,7 @@ def test_a_dead_server_costs_no_request_and_comes_back(policies: Path) -> None:
         until(lambda: gateway.get("/readyz").status == 503)
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_under_load_makes_no_reply_wrong(policies: Path) -> None:
     with two_servers(pace=0.003) as servers, running(policies / "never.json", *servers) as gateway:
         all_up(gateway)

@@ -30,6 +30,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return first, probe(root / "words", faults=BRITTLE, cue=CUES["the-answer-is"])
 
 
+@pytest.mark.slow
 def test_a_brittle_cue_loses_what_the_model_knows(pair: tuple[Path, Path]) -> None:
     sources = [open_source(path) for path in pair]
     found = study("cues")(sources, QUICK)

@@ -14,6 +14,7 @@ from tests.serving.vllm.test_route import Client
 AT_ONCE = 48
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "n_requests", [200, pytest.param(10_000, marks=pytest.mark.long)], ids=["few", "many"]
 )
