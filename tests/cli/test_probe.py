@@ -61,7 +61,9 @@ def test_quiet_says_nothing_but_the_result(bench: Bench) -> None:
 
 
 def test_guessed_tasks_and_a_small_workload_are_said(bench: Bench) -> None:
+    bench.engine.remarks.append("it is slow today")
     _, _, err = bench()
+    assert err.count("it is slow today\n") == 1
     assert "task 'numeric' guessed from gold for 100 questions" in err
     assert "--split" not in err  # 40/60/0, which certifies most, is the default
     hint = "100 questions: with fewer than 300, --split 40/60/0 certifies more"
@@ -84,6 +86,10 @@ def test_a_run_keeps_the_split_it_began_with(bench: Bench) -> None:
     write_sums(bench.file, 2010)  # of so many a fifth would be kept for test
     grown = bench.json("--limit", "60")
     assert (grown["run"], grown["new"]) == (begun["run"], 10)
+    write_sums(bench.file, 100, gold=False)
+    words = ("--no-preflight", "--out", bench.out)
+    bench("--split", "25/75/0", "--limit", "60", *words)
+    assert "33 fit questions think twice" in bench(*words)[2]
 
 
 def test_auto_budgets_are_frozen_by_a_pilot_on_fit_questions(bench: Bench) -> None:

@@ -191,3 +191,4 @@ def test_a_named_word_that_no_trace_holds_is_warned_of(bench: Bench) -> None:
     code, out, _ = bench(*words, command="preflight")
     assert code == 0
     assert "marker-words warning: 0/16 traces hold a marker" in " ".join(out.split())
+    assert "Wait" not in out  # words that are named are the only ones that are counted

@@ -130,6 +130,7 @@ def test_what_the_promise_means_is_of_the_accuracy_shown_beside_it(
     assert found == [("means", text)]
     # Where it would only say alpha again there is no line.
     assert not [*meaning(certificate, replace(expected, graded_by="agreement"), "kv-fork")]
+    assert not [*meaning(replace(certificate, loss="differs"), expected, "kv-fork")]
 
 
 def rule(family: str, saving: float, forecast: float = 0.0, **more: Any) -> FitRule:
