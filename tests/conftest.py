@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -163,7 +164,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark integration tests, put the longest files first, skip `gpu` tests without a device.
 
     A long file that starts last keeps one worker busy while the others have nothing to do.  How
-    long a file takes is estimated by its number of slow tests.
+    long a file takes is estimated by its number of slow tests.  Others are mixed: those of servers
+    wait, and if all workers did so at once, no core would be busy.
     """
     slow: Counter[Path] = Counter()
     for item in items:
@@ -174,9 +176,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
         slow[item.path] += any(map(item.get_closest_marker, ("slow", "integration", "browser")))
 
-    def order(item: pytest.Item) -> tuple[bool, int]:
-        served = item.nodeid.startswith(_SERVED)
-        return not served, 0 if served else -slow[item.path]
+    def order(item: pytest.Item) -> tuple[bool, int, int]:
+        if item.nodeid.startswith(_SERVED):
+            return False, 0, 0
+        return True, -slow[item.path], crc32(item.nodeid.partition("::")[0].encode())
 
     items.sort(key=order)
     marked = [item for item in items if item.get_closest_marker("gpu")]
