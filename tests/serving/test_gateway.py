@@ -124,6 +124,23 @@ def test_a_probe_that_fails_means_think_on(server: OddServer, policies: Path) ->
         assert gateway.record()["failed_probes"] == 1
 
 
+def test_a_requests_seed_decides_what_is_drawn(
+    server: OddServer, policies: Path, tmp_path: Path
+) -> None:
+    sampling = {"greedy": False, "temperature": 0.6, "seed": 5}
+    save_changed(policies / "stops.json", tmp_path / "drawn.json", sampling=sampling)
+    with running(tmp_path / "drawn.json", server) as gateway:
+
+        def seeds(**fields: Any) -> list[int]:
+            server.asked.clear()
+            assert gateway.ask(chat_body(**fields)).way == "policy; reason=covered"
+            return [body["seed"] for body in server.asked if "seed" in body]
+
+        assert len(seeds(seed=7)) > 1
+        assert seeds(seed=7) == seeds(seed=7) != seeds(seed=8)
+        assert seeds() != seeds()
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_fault_of_ours_costs_no_request(
     gateway: RunningGateway, stream: bool, monkeypatch: pytest.MonkeyPatch

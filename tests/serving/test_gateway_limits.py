@@ -353,6 +353,15 @@ def test_a_server_that_repeats_the_key_does_not_hand_it_out(
     assert got.headers["x-key"] == "*" * len(KEY)
 
 
+def test_a_connection_that_closes_before_a_reply_is_tried_once_more(
+    server: OddServer, gateway: RunningGateway
+) -> None:
+    """As where the server closes a connection that it kept alive."""
+    answers = iter((says(b""), says(http_reply())))
+    server.odd["/v1/odd"] = lambda to, body: next(answers)(to, body)
+    assert gateway.ask(b"{}", "/v1/odd").status == 200
+
+
 def test_requests_that_make_a_server_fail_do_not_take_it_from_others(
     server: OddServer, policy: Path
 ) -> None:

@@ -245,6 +245,17 @@ def test_a_state_goes_on_to_the_last_digit() -> None:
     assert PromiseMonitor.join(LOST, [state, state], None).counts.keys() == monitor.counts.keys()
 
 
+def test_of_several_servers_the_earliest_alarm_is_the_alarm() -> None:
+    states = []
+    for time in (5.0, 2.0, 9.0):
+        monitor = PromiseMonitor(DIFFERS)
+        for k in range(40):
+            monitor.apply(request(str(k), share=0.1) | {"t": time})
+            monitor.apply(result(str(k), differs=True) | {"t": time})
+        states.append(monitor.state())
+    assert PromiseMonitor.join(DIFFERS, states, None).alarms["promise"].time == 2.0
+
+
 def policy_with(**fields: Any) -> Policy:
     return policy_from(example_content(certificate=certificate_content(**fields)))
 

@@ -232,7 +232,9 @@ def test_a_quiet_stream_is_kept_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     client = client_of(FakeEngine(pace=0.03), policy_of(**NEVER, budgets=[4]))
     asyncio.run(client.ask(asked(stream=True)))
     assert client.data.count(responder.KEEP_ALIVE) >= 5
-    assert client.reply.events[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    first, *_, last = client.reply.events
+    assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert "usage" not in last, "nobody asked for it"
 
 
 # --- Audits, several policies, and reloads --------------------------------------------------------
