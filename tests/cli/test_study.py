@@ -65,9 +65,10 @@ def test_list_names_every_study(call: Call) -> None:
 
 
 def test_a_study_prints_its_document_and_writes_it_down(call: Call, tmp_path: Path) -> None:
-    found = studied(call, "frontier", "raw.npz")
+    found = studied(call, "frontier", "raw.npz", "--alpha", "0.2")
     check_valid("study", found)
-    assert (found["study"], found["options"]["resamples"]) == ("frontier", 200)
+    options = found["options"]
+    assert (found["study"], options["resamples"], options["alpha"]) == ("frontier", 200, 0.2)
     (folder,) = (tmp_path / "runs").glob("raw-archive-*")
     assert json.loads((folder / "studies" / "frontier.json").read_text()) == found
     for table in found["tables"]:
