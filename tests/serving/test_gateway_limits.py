@@ -153,8 +153,9 @@ def test_half_requests_keep_nobody_out(
         ]
         for number in range(3):
             assert gateway.ask(chat_body()).way == "policy; reason=covered", number
-        with suppress(ConnectionResetError):  # instead of an end
-            assert half[0].recv(1) == b""
+        for longest in (half[0], half[30]):
+            with suppress(ConnectionResetError):  # instead of an end
+                assert longest.recv(1) == b""
     assert {line["event"] for line in gateway.lines} == {"upstream-up", "request", "draining"}
 
 
