@@ -155,10 +155,9 @@ class Choice:
 
     @property
     def risk_to_expect(self) -> float:
-        """Fit risk at which the labels needed are computed; 0 where nothing saves.
+        """Fit risk at which labels are counted: the first sequence's, 0 if it never saves.
 
-        That of the first sequence, even where a second one loses less: only the first is tested at
-        all of delta.
+        A second one may lose less, but only the first is tested at all of delta.
         """
         risk = self.sequences[0].useful_risk if self.sequences else None
         return min(risk or 0.0, 0.999)

@@ -10,7 +10,15 @@ from stopadvisor.ground.constants import DEFAULT_ALPHA, DEFAULT_DELTA, LARGE_ALP
 from stopadvisor.ground.errors import CalibrationError, ProbeError
 from stopadvisor.probes.table import GradedBy
 from stopadvisor.rules.climb import OnGiveUp
-from stopadvisor.rules.costs import LADDER, PAPER_WEIGHTS, REGIMES, Costing, Serving, Weights
+from stopadvisor.rules.costs import (
+    CACHE_BLOCK,
+    LADDER,
+    PAPER_WEIGHTS,
+    REGIMES,
+    Costing,
+    Serving,
+    Weights,
+)
 from stopadvisor.rules.families import FAMILIES, FIXED_BUDGET, RUNG_FAMILIES, STOP_SCALARS
 from stopadvisor.rules.losses import DIFFERS, LOSSES, LOST, Guarantee, Loss, LossName
 
@@ -166,7 +174,8 @@ def _of_assessment(document: Mapping[str, Any]) -> dict[str, Any]:
     if values["alpha"] is None:  # assessed without one
         del values["alpha"]
     if document["protocol"] == "deploy":
-        settings = {k: v for k, v in document["settings"].items() if k != "cache_block"}
+        constant = ("cache_block", CACHE_BLOCK)
+        settings = {k: v for k, v in document["settings"].items() if (k, v) != constant}
         if gone := settings.keys() - {f.name for f in fields(Settings)}:
             raise KeyError(*sorted(gone))
         settings["serving"] = document["recommendation"]["serving"]

@@ -71,8 +71,6 @@ LOGPROB_FEATURES = ("answer_logprob", "answer_entropy", "answer_log_odds")
 GRID_FEATURES = ("budget_fraction", "checkpoint_index")
 """How far along its grid a checkpoint is; undefined where each question has its own positions."""
 
-"""Those of the paper's eight that an endpoint without log-probabilities still gives."""
-
 
 def run_lengths(answer_codes: IntArray) -> IntArray:
     """Checkpoints in a row, up to each one, with the same normalised answer.

@@ -23,8 +23,9 @@ from stopadvisor.assessment.rated import (
     rank_of,
 )
 from stopadvisor.assessment.sequences import ThresholdSequence
+from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.ground.arrays import FloatArray
-from stopadvisor.ground.errors import CalibrationError
+from stopadvisor.ground.errors import CalibrationError, ProbeError
 from stopadvisor.probes.outcomes import FitQuestions, OpenQuestions
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.families import FIXED_BUDGET
@@ -323,6 +324,12 @@ def test_no_fit_questions_are_refused(table: OpenQuestions) -> None:
 def test_impossible_settings_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(CalibrationError, match=next(iter(change))):
         Settings(**change)
+
+
+def test_costs_that_were_counted_otherwise_are_assessed_again() -> None:
+    document = {"run": "sums", "alpha": 0.1, "delta": 0.05, "protocol": "deploy"}
+    with pytest.raises(ProbeError, match=r"sums: .*cache_block.* assess again"):
+        SettingsOverrides().settings({**document, "settings": {"cache_block": 32}})
 
 
 def test_families_that_cannot_be_measured_are_refused(table: OpenQuestions) -> None:

@@ -111,6 +111,8 @@ def test_a_real_shift_is_seen_where_it_is(feature: str, rng: np.random.Generator
     k = DRIFT_FEATURES.index(feature)
     after[:, k] += 0.8 * before[:, k].std()
     found = feature_drift(before, after, rng=rng)
+    adjusted = holm(np.array([row.p_value for row in found]))
+    assert [row.adjusted_p for row in found] == adjusted.tolist()
     assert found[k].adjusted_p < 0.05
     others = [row for row in found if row.feature != feature]
     assert min(row.adjusted_p for row in others) >= 0.05

@@ -163,6 +163,7 @@ def test_an_unknown_feature_or_an_empty_schedule_is_refused() -> None:
     [
         ("deer", -0.1, math.exp(-0.1)),
         ("learned-keeps", 0.0, 0.5),
+        ("learned", -60.0, math.exp(-60)),
         ("agreement", 384.0, 384.0),
         ("agreement-scaled", 7.5, 7.5),
         ("fixed-budget", 2048.0, 2048.0),
