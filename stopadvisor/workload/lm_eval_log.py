@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from stopadvisor.workload.lines import read_rows, refuse
+from stopadvisor.workload.lines import check_text, read_rows, refuse
 from stopadvisor.workload.logged import LogContent, Logged, LogOptions, gold_text, plain_text
 from stopadvisor.workload.traces import split_thinking
 
@@ -72,6 +72,9 @@ def _replies(
     if not (isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts)):
         refuse(where, "resps", "the texts of a task that generates", texts)
     prompt, settings = _request(where, row.get("arguments"))
+    check_text(prompt, where, "arguments")  # tokenizers take no other text
+    for text in texts:
+        check_text(text, where, "resps")
     most = settings.get("max_gen_toks", limit)
     if type(most) is not int or most < 1:
         what = "max_gen_toks, or max_tokens of the rung, to tell replies that were cut"

@@ -79,6 +79,11 @@ def test_gold_follows_the_solution_and_messages_may_be_text(tmp_path: Path) -> N
         ({"arguments": settings(max_gen_toks=0.5)}, "field 'arguments': expected max_gen_toks"),
         ({"resps": []}, "field 'resps': expected the texts"),
         ({"resps": [[3]]}, "field 'resps': expected the texts"),
+        ({"resps": [["a", "\ud800"]]}, "field 'resps': expected Unicode text, got half a surr"),
+        (
+            {"arguments": {"a": {"arg_0": "\ud800", "arg_1": {"max_gen_toks": 9}}}},
+            "field 'arguments': expected Unicode text",
+        ),
     ],
 )
 def test_what_holds_no_reply_is_refused(
