@@ -8,7 +8,6 @@ replaces the file as a whole.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,9 +109,13 @@ class RunDirectory:
             `path` holds no run, or its manifest is damaged or was edited.
         """
         file = path / MANIFEST
-        if not os.path.exists(file):  # unlike Path.exists it raises nothing
-            raise ProbeError(f"{path}: not a run directory, it holds no {MANIFEST}")
-        manifest = read_object(file, ProbeError)
+        try:
+            manifest = read_object(file, ProbeError)
+        except ProbeError as error:
+            if isinstance(error.__cause__, (FileNotFoundError, NotADirectoryError)):
+                no_run = f"{path}: not a run directory, it holds no {MANIFEST}"
+                raise ProbeError(no_run) from error
+            raise
         if (schema := manifest.get("schema")) != SCHEMA:
             raise ProbeError(f"{file}: field 'schema' must be {SCHEMA}, got {short(schema)}")
         try:

@@ -167,6 +167,11 @@ def test_load_refuses_a_folder_without_a_run(tmp_path: Path) -> None:
         RunDirectory.load(tmp_path)
 
 
+def test_load_does_not_call_missing_what_it_cannot_read(tmp_path: Path) -> None:
+    with pytest.raises(ProbeError, match=r"cannot read .*/manifest\.json: File name too long"):
+        RunDirectory.load(tmp_path / ("x" * 300))
+
+
 def test_create_refuses_probes_without_a_manifest(tmp_path: Path) -> None:
     (tmp_path / "probes.jsonl").write_text("")
     with pytest.raises(ProbeError, match="choose another --out"):
