@@ -89,8 +89,11 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[Sequence[int]]
 
 @pytest.fixture
 def set_aside_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out finished rows of small batches too, as only those of large ones are."""
-    monkeypatch.setattr("stopadvisor.engines.hf.local_model._FEWEST_ROWS", 1)
+    """Leave out finished rows of small batches too, as only those of large ones are.
+
+    Of two rows the last to finish takes the other along.
+    """
+    monkeypatch.setattr("stopadvisor.engines.hf.local_model._FEWEST_ROWS", 2)
 
 
 @dataclass
