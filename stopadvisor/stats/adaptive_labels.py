@@ -3,7 +3,8 @@
 A question can be lost at a threshold only if its reply there differs from its natural answer.  So
 without labels the number of losses is between 0 and the number of differing replies, and a label is
 needed only while that leaves a decision open.  Every threshold that passes here passes with full
-labels too: stopping early can never certify more.
+labels too: stopping early can never certify more.  Where an `AskingPlan` settles beforehand that
+only a sample counts, all of this holds for the labels of that sample.
 """
 
 from __future__ import annotations
