@@ -200,6 +200,8 @@ def test_a_cap_beyond_the_context_is_refused(bench: Bench, command: str) -> None
     bench.engine.context = 1024
     said = bench.refused("--max-think", "500", command=command)
     assert "--max-think must be at most 490, got 500: the" in said
+    said = bench.refused("--max-think", "auto", "--budgets", "0,450", command=command)
+    assert "--budgets must end at --max-think 448 or before, got 450" in said
     assert bench.engine.calls == []
 
 
