@@ -86,13 +86,19 @@ def served_identity(
 
 
 def require_hub(model: str) -> None:
-    """Raise `ModelError` at once if a model is not cached and the Hub cannot be reached.
+    """Raise `ModelError` at once if a model is not cached and the Hub cannot be asked for it.
 
     The Hub's own client would retry five times, which takes half a minute.
     """
     from huggingface_hub import constants, try_to_load_from_cache
 
-    if isinstance(try_to_load_from_cache(model, "config.json"), str):
+    try:
+        cached = try_to_load_from_cache(model, "config.json")
+    except ValueError as error:  # such as 'qwen3:8b', or a path
+        raise ModelError(
+            f"model {model!r} is neither a local folder nor a name on the Hugging Face Hub"
+        ) from error
+    if isinstance(cached, str):
         return
     host = urlsplit(constants.ENDPOINT)
     proxied = any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY"))

@@ -307,13 +307,13 @@ def test_a_base_url_without_v1_is_named() -> None:
         found_at(server.url.removesuffix("/v1"))
 
 
-def test_a_tokenizer_that_is_not_found_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("root", ["/nowhere/x", "reasoner:8b"])
+def test_a_tokenizer_that_is_not_found_is_asked_for(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     said = "needed here: name its folder or its name on the Hub with --tokenizer"
-    with (
-        fake_server(root="/nowhere/x", tokenizes=False) as server,
-        pytest.raises(ModelError, match=said),
-    ):
+    with fake_server(root=root, tokenizes=False) as server, pytest.raises(ModelError, match=said):
         open_servers("tiny-reasoner", [server.url], retry_timeout=1.0)
 
 
