@@ -31,7 +31,7 @@ from stopadvisor.workload.traces import RecordedTraces, read_traces, with_traces
 
 __all__ = [
     "ProbeSettings", "ProbeSummary",
-    "check_parts", "fit_questions", "repeated_questions", "too_few", "trial_questions",
+    "check_parts", "fit_questions", "repeated_questions", "trial_questions",
 ]  # fmt: skip
 
 REPEATED = 50
@@ -165,10 +165,8 @@ def trial_questions(
 
     WorkloadError if there is no fit question.
     """
-    fit, shortage = (
-        fit_questions(workload, settings),
-        too_few(workload, settings, workload.questions),
-    )
+    fit = fit_questions(workload, settings)
+    shortage = _too_few(workload, settings, workload.questions)
     if not fit:
         raise WorkloadError(f"{workload.path}: {shortage}")
     return fit, shortage
@@ -190,11 +188,11 @@ def repeated_questions(
 
 def check_parts(workload: Workload, settings: ProbeSettings, questions: Sequence[Question]) -> None:
     """Refuse a workload whose parts would be too small, before a model is loaded."""
-    if shortage := too_few(workload, settings, questions):
+    if shortage := _too_few(workload, settings, questions):
         raise WorkloadError(f"{workload.path}: {shortage}")
 
 
-def too_few(
+def _too_few(
     workload: Workload, settings: ProbeSettings, questions: Sequence[Question]
 ) -> str | None:
     """Say which part would be too small, and how many questions are needed; None if none is.

@@ -127,7 +127,11 @@ def try_rungs(
     ladder, workload = read_rungs(file), settings.read()
     fit, shortage = trial_questions(workload, settings)
     fit = fit[:PREFLIGHT_QUESTIONS]
-    with how_to_open(engine, ladder) as how, open_rungs(ladder, climbs=False, **how) as opened:
+    with (
+        open_graders(settings.grader),  # a wrong name is refused here, not by the recording
+        how_to_open(engine, ladder) as how,
+        open_rungs(ladder, climbs=False, **how) as opened,
+    ):
         replies = _Replies(ladder, settings.prompt_template, progress, *opened)
         missing = replies.missing(fit, again=True)
         progress.begin("preflight", len(missing))

@@ -110,6 +110,7 @@ def how_to_open(options: EngineSettings, ladder: Ladder) -> Iterator[dict[str, A
             or (_AT_ONCE_HERE if len(here) == len(ladder.rungs) else _AT_ONCE),
             "request_timeout": options.request_timeout,
             "patience": options.patience,
+            "on_wait": options.remark,
         }
         if here:
             from stopadvisor.engines.hf.local_rungs import LocalModels

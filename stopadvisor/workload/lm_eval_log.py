@@ -22,7 +22,7 @@ from stopadvisor.workload.traces import split_thinking
 __all__ = ["read_lm_eval"]
 
 _CUT = 0.98
-"""Share of its limit from which a reply counts as cut: a text splits into slightly other tokens
+"""Share of its limit from which a reply counts as cut: its text may split into a few tokens fewer
 than were decoded."""
 _SOLUTION_ENDS = "####"
 """What GSM8K's solutions have before the answer."""

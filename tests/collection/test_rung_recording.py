@@ -251,9 +251,16 @@ def test_preflight_alone_says_what_recording_would(
         capsys.readouterr()
         assert main(alone) == 0
         said = capsys.readouterr()
+        asked = len(server.asked)
+        assert main([*alone, "--grader", "none_such:right"]) == 2
+        assert len(server.asked) == asked
         server.faults["tiny"] = "400"
+        capsys.readouterr()
         assert main([*alone, "--quiet"]) == 5
         refused = capsys.readouterr().out
+        server.faults["big"] = "500"
+        assert main([*alone, "--patience", "1"]) == 1
+        waited = capsys.readouterr().err
     check_valid("preflight-ladder", found)
     assert found["checks"] == list(preflight(folder).values())
     assert [check["name"] for check in found["checks"]] == [
@@ -263,6 +270,7 @@ def test_preflight_alone_says_what_recording_would(
     assert "next: stopadvisor assess work.jsonl --ladder ladder.toml" in said.err
     assert refused.startswith("Not ready to record: a rung answers nothing")
     assert "FAILED: 0 of 16 replies came" in refused
+    assert "waiting for a server, for 1 s at most (--patience): http://127" in waited
 
 
 def test_a_rung_that_refuses_everything_ends_the_recording(

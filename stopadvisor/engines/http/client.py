@@ -96,7 +96,7 @@ class Client:
     The key is sent to these servers only.  An answer must be complete within `request_timeout`
     seconds and no larger than its tokens can be.  Failing requests are retried for `retry_timeout`
     seconds.  `stream_timeouts` limits the gaps in a stream.  `on_wait` is called once, with one
-    line, if opening has to wait for a server.
+    line, if opening or the first answer has to wait for a server.
 
     Examples
     --------
@@ -123,6 +123,7 @@ class Client:
         self.request_timeout = request_timeout
         self.retry_timeout = retry_timeout
         self._on_wait = on_wait
+        self._has_answered = False
         self._stream_timeouts = stream_timeouts
         self._servers = Servers(base_urls)
         self._http = httpx2.AsyncClient(
@@ -241,7 +242,9 @@ class Client:
         while True:
             server = self._servers.pick(replica, alone=opening)
             try:
-                return await self._once(server, method, path, body, read)
+                result = await self._once(server, method, path, body, read)
+                self._has_answered = True
+                return result
             except TransientError as error:
                 pause = patience.pause(error)
                 if pause is None:
@@ -250,7 +253,8 @@ class Client:
                     kind = EngineError if isinstance(error, MalformedError) else Unreachable
                     raise kind(f"no answer {tried}from {error}") from error
                 # A single failure is not worth a message.
-                if opening and patience.failures > 1 and self._on_wait is not None:
+                begins = opening or not self._has_answered
+                if begins and patience.failures > 1 and self._on_wait is not None:
                     tell, self._on_wait = self._on_wait, None
                     waiting = f"for {seconds:.0f} s at most (--patience)"
                     tell(f"waiting for a server, {waiting}: {error}")

@@ -98,9 +98,10 @@ class RungServers:
     A cheap rung that refuses or talks nonsense is skipped; one that is down or busy is retried for
     five seconds, then skipped for thirty.  The reference is retried for `patience` seconds, and so
     is every rung if `climbs` is false, for recording.  A server that refuses log-probabilities is
-    asked without.  For a gateway, `rung_timeout` limits the reply of a cheap rung, and with
-    `forwards` a client's own key goes to the reference's server and to no other.  `local` asks
-    rungs whose models run here.  ModelError if a rung lacks a model or a server, or a key is unset.
+    asked without.  `on_wait` is called with one line if a server that is not skipped has to be
+    waited for.  For a gateway, `rung_timeout` limits the reply of a cheap rung, and with `forwards`
+    a client's own key goes to the reference's server and to no other.  `local` asks rungs whose
+    models run here.  ModelError if a rung lacks a model or a server, or a key is unset.
     """
 
     def __init__(
@@ -112,6 +113,7 @@ class RungServers:
         patience: float = RETRY_TIMEOUT,
         rung_timeout: float | None = None,
         climbs: bool = True,
+        on_wait: Callable[[str], None] | None = None,
         forwards: bool = False,
         local: Callable[[Rung, Prompt, int | None], Awaitable[RungAnswer]] | None = None,
     ) -> None:
@@ -142,6 +144,7 @@ class RungServers:
                 key=key,
                 request_timeout=(rung_timeout if can_climb else None) or request_timeout,
                 retry_timeout=min(patience, _PATIENCE) if can_climb else patience,
+                on_wait=None if can_climb else on_wait,
             )
 
     async def aclose(self) -> None:
