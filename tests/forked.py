@@ -100,12 +100,15 @@ def run(command: dict[str, Any], streams: list[int]) -> NoReturn:
             sys.argv = [name, *words]
             runpy.run_module(name, run_name="__main__", alter_sys=True)
     except SystemExit as end:
-        code = int(end.code or 0)
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
     except BaseException:  # noqa: BLE001  printed, as any process does
         traceback.print_exc()
         code = 1
     atexit._run_exitfuncs()
     sys.stdout.flush()
+    sys.stderr.flush()
     os._exit(code)
 
 

@@ -394,6 +394,6 @@ def _status(port: int, path: str) -> int:
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
         try:
             connection.request("GET", path)
+            return connection.getresponse().status
         except OSError:
             return 0
-        return connection.getresponse().status
