@@ -248,7 +248,7 @@ HELP = "from stopadvisor.cli.main import main\nassert main() == 0"
         ),
         pytest.param(
             "import stopadvisor.policy.frozen",
-            HEAVY | {"scipy", "joblib", "math_verify", "click", "rich"},
+            HEAVY | {"scipy", "joblib", "math_verify", "click", "rich", "cryptography"},
             id="the policy and its stepper",
         ),
     ],
