@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -127,6 +127,7 @@ class RungServers:
         self._free = {rung.name: places[rung.base_url] for rung in ladder.rungs}
         self.concurrency, self.size = concurrency, concurrency * len(places)
         self._down: dict[str, tuple[float, str]] = {}
+        tell = None if on_wait is None else cache(on_wait)  # one line for rungs at one server
         for rung in ladder.rungs:
             if rung.engine == "hf":
                 continue
@@ -144,7 +145,7 @@ class RungServers:
                 key=key,
                 request_timeout=(rung_timeout if can_climb else None) or request_timeout,
                 retry_timeout=min(patience, _PATIENCE) if can_climb else patience,
-                on_wait=None if can_climb else on_wait,
+                on_wait=None if can_climb else tell,
             )
 
     async def aclose(self) -> None:
