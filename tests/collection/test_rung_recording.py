@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,10 @@ from stopadvisor.cli.main import main
 from stopadvisor.collection.model_checks import PREFLIGHT_QUESTIONS
 from stopadvisor.collection.rung_recording import ASKED
 from stopadvisor.policy.frozen import load_policy
+from stopadvisor.policy.requests import RungAnswer
+from stopadvisor.probes.asking import Prompt
 from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.ladder import Rung
 from tests.engines.rung_server import RungServer, Said, ladder_toml, number_of, rung_server, say
 from tests.runs.test_replies import written
 from tests.schemas import check_valid
@@ -328,6 +333,35 @@ def test_prices_and_addresses_may_change_between_two_calls(
         ladder_at(folder, server.url, [RUNGS[0], {**RUNGS[1], "temperature": 0.5}])
         record(code=2)
     assert "holds another run" in capsys.readouterr().err
+
+
+def test_every_sample_of_a_model_here_is_another_draw(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server draws anew; here the number of the sample decides."""
+    drawn = Counter[tuple[str, str, int]]()
+
+    async def ask(rung: Rung, prompt: Prompt, most: int | None) -> RungAnswer:
+        drawn[rung.name, prompt.key, prompt.sample] += 1
+        return RungAnswer(finished=True, text="7", completion_tokens=3)
+
+    @contextmanager
+    def here(*given: object) -> Iterator[dict[str, Any]]:
+        yield {"concurrency": 4, "local": ask}
+
+    monkeypatch.setattr("stopadvisor.collection.rung_recording.how_to_open", here)
+    prices = "price = [1, 1, 1]"
+    (folder / "ladder.toml").write_text(
+        f'[[rung]]\nname = "small"\nengine = "hf"\nmodel = "m"\nrepeat = 3\n{prices}\n'
+        f'[[rung]]\nname = "large"\nengine = "hf"\nmodel = "n"\n{prices}\n'
+    )
+    record(*FEW)
+    assert set(drawn.values()) == {1}
+    n = len(RunDirectory.load(Path("run")).replies())
+    samples = Counter((name, sample) for name, _, sample in drawn)
+    assert samples == {
+        **{("small", k): n for k in range(3)}, ("large", 0): n, ("large", 1): PREFLIGHT_QUESTIONS
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("words", [["--budgets", "0,8"], ["--regrade"]])

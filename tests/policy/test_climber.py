@@ -110,6 +110,8 @@ def test_a_climber_serves_what_the_table_says(
             certain |= {each.column for each in climber.certain}
             most = max(most, len(climber.certain))
             columns.append(ask.column)
+            names = [rung.name for rung in ladder.columns[: ask.column + 1]]
+            assert ask.sample == names.count(ask.rung.name) - 1
             said = line["rungs"][ask.column]
             answers.append((said["answer"], said["finished"]))
             tokens = said["completion_tokens"]

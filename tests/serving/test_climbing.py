@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,18 @@ from typing import Any
 import pytest
 
 from stopadvisor.cli.main import main
+from stopadvisor.engines.openai.climbing import climb
+from stopadvisor.engines.openai.rung_servers import RungServers
 from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.policy.frozen import load_policy, save_policy
+from stopadvisor.policy.requests import RungAnswer
+from stopadvisor.probes.asking import Prompt
 from stopadvisor.rules.climb import Climb
 from stopadvisor.runs.directory import RunDirectory
-from stopadvisor.runs.ladder import read_ladder
+from stopadvisor.runs.ladder import Ladder, Rung, read_ladder
 from stopadvisor.runs.sources import open_source
 from tests.engines.rung_server import ladder_toml, rung_server, say
+from tests.policy.test_climber import policy_of
 from tests.policy_content import (
     GIVES_UP,
     example_content,
@@ -279,3 +285,18 @@ def test_the_reference_has_no_policy(files: Path) -> None:
     rungs = [RUNGS[0], {**RUNGS[1], "policy": "small.json"}]
     with pytest.raises(WorkloadError, match="none on the reference"):
         read_ladder(Path(ladder_toml(files / "ladder.toml", rungs, "http://127.0.0.1:9/v1")))
+
+
+def test_samples_of_a_model_here_are_asked_for_by_their_numbers() -> None:
+    ladder = Ladder((Rung("vote", (1.0, 0.0, 1.0), repeat=4, engine="hf", model="m"),))
+    policy = policy_of(ladder, "rung-agreement", (0, 1, 2), 2.0)
+
+    async def ask(rung: Rung, prompt: Prompt, most: int | None) -> RungAnswer:
+        return RungAnswer(finished=True, text=f"The answer is {prompt.sample}.")
+
+    async def climbed() -> list[str]:
+        servers = RungServers(ladder, concurrency=4, local=ask)
+        found = await climb(servers, policy, Prompt("key", ()), "exact")
+        return [reply.text for reply in found.asked]
+
+    assert asyncio.run(climbed()) == [f"The answer is {k}." for k in range(4)]
