@@ -70,6 +70,8 @@ TESTS: dict[str, str] = {
         "policy/test_source"
     ),
     "policy/golden": "policy/test_golden policy/test_frozen",
+    "policy/run_policies": "policy/test_promotion certification/test_issue cli/test_inspect",
+    "policy/rung_policies": "collection/test_rung_recording cli/test_ladder cli/test_run",
     "policy/shown": "cli/test_inspect policy",
     "policy/session": "policy/test_session",
     "policy/stepper": "policy/test_stepper policy/test_golden",
