@@ -193,6 +193,11 @@ def test_an_auto_cap_is_settled_once_and_stands_in_the_manifest(bench: Bench) ->
     assert bench(*auto)[0] == 0
     assert bench.run.manifest["id"] == run.manifest["id"]
     assert bench.run.plan == run.plan
+    with bench.file.open("a") as file:
+        file.write(json.dumps({"question": "And " * 90 + "1 + 2?", "gold": "3"}) + "\n")
+    asked = len(bench.engine.calls)
+    assert "--max-think must be at most 402, got 448" in bench.refused(*auto)
+    assert len(bench.engine.calls) == asked
 
 
 @pytest.mark.parametrize("command", ["probe", "preflight"])
@@ -214,6 +219,10 @@ def test_a_part_that_would_be_too_small_is_refused_early(bench: Bench) -> None:
     assert "too few questions: the fit part needs at least 20 different ones, got " in err
     assert "of 30 (--split 40/60/0): take about 70 or more; `stopadvisor plan`" in err
     assert bench.loaded == []
+    # A preflight asks the few there are.
+    tried = bench.json(command="preflight")
+    assert (tried["status"], tried["checks"][0]["name"]) == ("warn", "questions")
+    bench.loaded.clear()
     # Of a part that another split makes larger, that is said.
     err = bench.refused("--split", "80/10/10")
     assert "the calibration part needs at least 10 different ones" in err
