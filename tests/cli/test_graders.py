@@ -139,9 +139,10 @@ def test_verify_holds_the_policys_grader_against_the_runs(call: Call) -> None:
     # The same name, another file: said, and no more.
     Path("graders.py").write_text(GRADERS + "# changed\n")
     regrade_run(Path("fresh"), Progress(), "graders:strict")
-    code, out, _ = call("verify", "policy.joblib", "fresh", "--json")
+    code, out, err = call("verify", "policy.joblib", "fresh", "--json")
     assert code == 0
-    assert any("the run was graded by graders:strict" in r for r in json.loads(out)["remarks"])
+    (said,) = (r for r in json.loads(out)["remarks"] if "graded by graders:strict" in r)
+    assert f"note: {said}\n" in err
     code, _, err = call(*(word for word in like if word != "--quiet"), "--grader", "graders:strict")
     assert "the policy's questions were graded by graders:strict" in err
 

@@ -205,8 +205,6 @@ def test_a_cap_beyond_the_context_is_refused(bench: Bench, command: str) -> None
     bench.engine.context = 1024
     said = bench.refused("--max-think", "500", command=command)
     assert "--max-think must be at most 490, got 500: the" in said
-    said = bench.refused("--max-think", "auto", "--budgets", "0,450", command=command)
-    assert "--budgets must end at --max-think 448 or before, got 450" in said
     assert bench.engine.calls == []
 
 
@@ -222,6 +220,7 @@ def test_a_part_that_would_be_too_small_is_refused_early(bench: Bench) -> None:
     # A preflight asks the few there are.
     tried = bench.json(command="preflight")
     assert (tried["status"], tried["checks"][0]["name"]) == ("warn", "questions")
+    assert "next:" not in bench(command="preflight")[2]
     bench.loaded.clear()
     # Of a part that another split makes larger, that is said.
     err = bench.refused("--split", "80/10/10")

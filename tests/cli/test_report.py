@@ -160,3 +160,6 @@ def test_figures_of_another_assessment(run: Path, call: Call) -> None:
     document["profile"]["unsolved"]["count"] += 1
     (run / ASSESSMENT).write_text(json.dumps(document), encoding="utf-8")
     assert "not of this assessment.json" in call.refused(run)
+    (run / "figures.json").write_text("[", encoding="utf-8")
+    assert "figures.json: not JSON" in (said := call.refused(run))
+    assert "; assess again" in said
