@@ -169,9 +169,10 @@ def sign() -> None:
         ("ec", "-in", "own.pem", "-pubout", "-out", "own.pub"),
     ):
         subprocess.run(["openssl", *words], check=True, capture_output=True)
-    Path("own.joblib").write_bytes(POLICY.read_bytes())
-    call("inspect", "own.joblib", "--require-signature", "own.pub", code=2, stderr=True)
-    call("inspect", "own.joblib", "--sign", "own.pem")
+    call("inspect", POLICY, "--require-signature", "own.pub", code=2, stderr=True)
+    simulated()
+    words = ("--alpha", "0.15", "--despite", "advice", "--quiet")
+    call("calibrate", *words, "--sign", "own.pem", "--out", "own.joblib")
     call("inspect", "own.joblib", "--require-signature", "own.pub")
 
 
