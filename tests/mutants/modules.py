@@ -81,6 +81,7 @@ TESTS: dict[str, str] = {
         "studies/test_closed"
     ),
     "runs/directory": "runs collection/test_collect",
+    "runs/sources": "runs ground/test_json_text certification/test_transfer",
     "runs/look_log": "runs/test_look_log runs/test_neighbours certification/test_looks",
     "assessment/limits": "assessment certification/test_several certification/test_two_traces",
     "certification/calibration": (

@@ -27,6 +27,19 @@ def run_directory(path: Path) -> RunDirectory:
     return RunDirectory.load(make_run(path, 30))
 
 
+# --- Runs -----------------------------------------------------------------------------------------
+
+
+def test_second_traces_are_left_out_where_fit_questions_alone_have_them(tmp_path: Path) -> None:
+    source = open_source(make_run(tmp_path / "run", 30, gold=False, repeated=5))
+    assert source.table.samples.tolist().count(1) == 5
+    once = source.without_repeats()
+    assert once.counts() == source.counts()
+    assert once.table.samples.tolist() == [0] * 30
+    in_calibration = replace(source, parts=np.ones_like(source.parts))
+    assert in_calibration.without_repeats() is in_calibration
+
+
 # --- Archives -------------------------------------------------------------------------------------
 
 
