@@ -21,8 +21,8 @@ from typing import IO
 
 ROOT = Path(__file__).resolve().parent.parent
 
-N_WORKERS = min((os.cpu_count() or 1) + 2, 4)
-"""Two more than cores, because tests of servers wait; at most four, because each worker takes a
+N_WORKERS = min((os.cpu_count() or 1) + 1, 4)
+"""One more than cores, because tests of servers wait; at most four, because each worker takes a
 gigabyte of memory and seven CPU seconds to collect all tests."""
 WORKERS = ("-n", str(N_WORKERS), "--dist", "loadfile", "--no-loadscope-reorder")
 """Workers take whole files, in the order of `tests.conftest`."""
@@ -61,14 +61,8 @@ LINT = (
 )
 
 
-_COLLECT = Check("pytest --collect-only", ("-m", "pytest", "--collect-only", "-qq", "-n", "0"))
-_LOAD = Check(
-    "import torch",
-    ("-c", "import stopadvisor.engines.hf.assemble, transformers.models.qwen3.modeling_qwen3"),
-)
-COMPILED: dict[str, tuple[Check, ...]] = {"full": (_COLLECT, _LOAD), "fast": (_COLLECT,)}
-"""By tier: these compile test modules and what they import, once for all workers, while the linters
-run."""
+COLLECT = Check("pytest --collect-only", ("-m", "pytest", "--collect-only", "-qq", "-n", "0"))
+"""Compiles test modules and their imports, once for all workers, while the linters run."""
 
 
 def _pytest(*words: str) -> Check:
@@ -112,15 +106,16 @@ def main(arguments: Sequence[str]) -> int:
     *first, last = (check for check in TIERS[tier] if not check.in_background)
     with TemporaryFile() as output:  # printed in one piece
         mypy = _start(types, output=output) if types else None
-        compiling = [_start(each, output=subprocess.DEVNULL) for each in COMPILED.get(tier, ())]
+        collects = first and last.takes_arguments
+        collecting = _start(COLLECT, output=subprocess.DEVNULL) if collects else None
         for check in first:
             if code := _start(check).wait():
-                for process in filter(None, (mypy, *compiling)):
+                for process in filter(None, (mypy, collecting)):
                     process.terminate()
                     process.wait()
                 return _failed(check, code)
-        for process in compiling:
-            process.wait()  # pytest itself will report its errors
+        if collecting:
+            collecting.wait()  # pytest itself will report its errors
         running = _start(last, rest)
         if types and mypy:
             code = mypy.wait()

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.__main__ import COMPILED, FAST, REST, ROOT, TIERS, Check, main
+from tests import __main__ as checks
+from tests.__main__ import FAST, REST, TIERS, Check, main
 from tests.conftest import pytest_collection_modifyitems, pytest_ignore_collect
 from tests.release import EXTRAS, HEAVY
 
@@ -29,11 +30,6 @@ while not pathlib.Path("{begun}").exists():
     time.sleep(0.01)
 sys.exit("an int is no text")
 """
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(COMPILED, "full")
 
 
 def says(shown: str, code: str = "", *, in_background: bool = False) -> Check:
@@ -87,7 +83,7 @@ def test_workers_begin_when_everything_is_compiled(
     compiled = tmp_path / "compiled"
     collects = f"import pathlib, time; time.sleep(0.3); pathlib.Path({str(compiled)!r}).touch()"
     looks = f"import pathlib, sys; sys.exit(not pathlib.Path({str(compiled)!r}).exists())"
-    monkeypatch.setitem(COMPILED, "full", (says("collected", collects),))
+    monkeypatch.setattr(checks, "COLLECT", says("collected", collects))
     tests = Check("tests", ("-c", looks), takes_arguments=True)
     monkeypatch.setitem(TIERS, "full", (says("style"), tests))
     assert main([]) == 0
@@ -145,7 +141,7 @@ def test_files_with_many_slow_tests_start_first() -> None:
 
 def commands(job: str) -> list[str]:
     """What a job of the workflow runs, without what it installs."""
-    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text("utf-8"))
+    workflow = yaml.safe_load((checks.ROOT / ".github/workflows/ci.yml").read_text("utf-8"))
     steps = [step["run"] for step in workflow["jobs"][job]["steps"] if "run" in step]
     return [command for command in steps if not command.startswith("pip install")]
 
@@ -157,7 +153,7 @@ def test_lint_unit_and_integration_are_jobs_of_their_own() -> None:
 
 
 def test_ci_hands_its_arguments_to_the_test_command() -> None:
-    lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    lines = (checks.ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
     assert lines[-5:-1] == ["if [ $# != 0 ]; then", '  python -m tests "$@"', "  exit", "fi"]
 
 
