@@ -228,7 +228,7 @@ def refuse_first_release(folder: Path) -> None:
     if (folder / _LEDGER).exists():
         raise ProbeError(
             f"{folder / _LEDGER}: looks recorded by stopadvisor 0.1.0 are not read any more: go on "
-            "with 0.1.0, or assess the workload anew in a folder without old runs: --out new/RUN"
+            "with 0.1.0, or assess the workload again in a folder without old runs: --out new/RUN"
         )
 
 
