@@ -9,8 +9,11 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 from stopadvisor.answers.normal_form import extract_natural, normalize
+from stopadvisor.ground.errors import OutputError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.serving.audit_log import AuditLog
 from stopadvisor.serving.metrics import Metrics
@@ -102,7 +105,7 @@ class Auditor:
         share = {"share": self.settings.share} if picked else {}
         names = ("id", "stop", "tokens", "prompt_tokens")
         first = {} if reply.first_logprob is None else {"first_logprob": reply.first_logprob}
-        self.log.write("request", **{n: getattr(reply, n) for n in names}, **first, **share)
+        self._write("request", **{n: getattr(reply, n) for n in names}, **first, **share)
         self._seen += 1
         if picked and reply.stop is not None:
             if finish is None or len(self._running) >= self.settings.at_once:
@@ -110,7 +113,7 @@ class Auditor:
             else:
                 task = asyncio.create_task(self._audit(reply, finish))
                 self._running.add(task)
-                task.add_done_callback(self._running.discard)
+                task.add_done_callback(partial(self._ended, reply.id))
         if picked or self._seen % _SHOWN_EVERY == 0:
             self._show()
         self._look()
@@ -144,9 +147,6 @@ class Auditor:
     async def _audit(self, reply: AuditedReply, finish: FinishTrace) -> None:
         try:
             thinking = await finish()
-        except asyncio.CancelledError:
-            self._shed(reply.id, "shed")
-            raise
         except Exception as error:  # noqa: BLE001 - no request depends on it, and it is counted
             _log.warning("audit of %s failed: %s", reply.id, type(error).__name__)
             self._shed(reply.id, "failed")
@@ -155,15 +155,27 @@ class Auditor:
         full = None if thinking.text is None else extract_natural(reply.task, thinking.text)
         served = normalize(reply.task, reply.answer or "")
         differs = not full or not served or served != normalize(reply.task, full)
-        self.log.write("result", id=reply.id, differs=differs, tokens=thinking.tokens)
+        self._write("result", id=reply.id, differs=differs, tokens=thinking.tokens)
         self.metrics.audits.labels("differs" if differs else "equal").inc()
         self.metrics.audit_tokens.inc(thinking.tokens)
         self._show()
         self._look()
 
+    def _ended(self, request_id: str, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if task.cancelled():  # perhaps before its first step
+            self._shed(request_id, "shed")
+
     def _shed(self, request_id: str, why: str) -> None:
-        self.log.write("shed", id=request_id)
+        self._write("shed", id=request_id)
         self.metrics.audits.labels(why).inc()
+
+    def _write(self, kind: str, **fields: Any) -> None:
+        """Write a record; if that fails, say so, but let no request fail."""
+        try:
+            self.log.write(kind, **fields)
+        except OutputError as error:
+            _log.error("%s", error)
 
     def _show(self) -> None:
         """Export the current figures."""
@@ -232,5 +244,4 @@ class Auditors:
 
     async def drain(self, seconds: float) -> None:
         """Wait for running audits, and cancel those that take longer."""
-        for auditor in self._by_digest.values():
-            await auditor.drain(seconds)
+        await asyncio.gather(*(one.drain(seconds) for one in self._by_digest.values()))

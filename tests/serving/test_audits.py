@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from stopadvisor.ground.errors import OutputError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.serving import monitoring
 from stopadvisor.serving.audits import AuditedReply, Auditor, FullThinking
@@ -119,6 +120,31 @@ def test_audits_that_take_too_long_are_given_up_at_the_end(tmp_path: Path) -> No
     found = auditor(tmp_path)
     asyncio.run(go())
     assert found.log.monitor.counts["shed"] == 1
+
+
+def test_an_audit_that_is_shed_before_it_begins_is_counted(tmp_path: Path) -> None:
+    async def go() -> None:
+        found.served(served("a"), finished())
+        found.shed()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    found = auditor(tmp_path)
+    asyncio.run(go())
+    assert found.log.monitor.counts["shed"] == 1
+    assert not found._running
+
+
+def test_a_log_that_cannot_be_written_fails_no_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OutputError("cannot write audits: no space left")
+
+    found = auditor(tmp_path)
+    monkeypatch.setattr(found.log, "write", full)
+    run(found, (served("a"), finished()))
+    assert set(caplog.messages) == {"cannot write audits: no space left"}
 
 
 def test_an_alarm_acts_once_is_exported_and_acts_again_at_a_restart(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import logging
 import resource
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -116,7 +117,11 @@ async def run(gateway: Gateway, listening: socket.socket, ready: Callable[[], No
     settings = gateway.settings
     server = GatewayServer.of(routes(gateway), settings)
 
+    ends = 0.0
+
     def stop() -> None:
+        nonlocal ends
+        ends = time.monotonic() + settings.grace
         gateway.draining = True
         gateway.log.write("draining", grace=settings.grace)
         server.should_exit = True
@@ -132,7 +137,7 @@ async def run(gateway: Gateway, listening: socket.socket, ready: Callable[[], No
             ready()
         first.cancel()
         await serving
-        await gateway.auditors.drain(settings.grace)
+        await gateway.auditors.drain(max(0.0, ends - time.monotonic()))
     finally:
         server.should_exit = True
         for task in tasks:
