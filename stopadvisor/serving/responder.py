@@ -217,11 +217,10 @@ class Responder:
             Any error of `live.answer`; if the stream has begun, the client is told first.
         """
         if not self.covered.stream:
-            answered = await live.answer()
-            self._note(answered)
+            answered = await self._answered(live)
             await self._whole(answered)
             return answered
-        work = asyncio.create_task(live.answer())
+        work = asyncio.create_task(self._answered(live))
         work.add_done_callback(lambda _: self._more.set())
         try:
             return await self._stream(work)
@@ -230,6 +229,16 @@ class Responder:
             await asyncio.wait({work})
             if not work.cancelled():
                 work.exception()  # retrieved, or asyncio would log it
+
+    async def _answered(self, live: LiveRequest) -> LiveAnswer:
+        try:
+            answered = await live.answer()
+        except BaseException:  # left by its client, or failed: what was decoded counts
+            record, trace = self.send.record, live.trace
+            record.think_tokens, record.probe_tokens = len(trace.ids), trace.probe_tokens
+            raise
+        self._note(answered)
+        return answered
 
     # --- Callbacks of the live request ---
 
@@ -280,7 +289,6 @@ class Responder:
                 await self._piece(self.chat_reply.error("the engine failed"), last=True)
             raise error
         answered = work.result()
-        self._note(answered)
         self._put(self.chat_reply.reasoning(self._thinking.take((), last=True)))
         finish, content = self._ending(answered)
         if answered.forced is not None:

@@ -79,7 +79,9 @@ def test_work_for_a_client_that_has_left_is_given_up(
     client.close()
     until(lambda: server.left > 0)
     server.holds = ""
-    assert gateway.record(requests + 1)["error"] == "client-gone"
+    record = gateway.record(requests + 1)
+    assert record["error"] == "client-gone"
+    assert (record["think_tokens"] > 0) == (holds in ("thinking", "probe"))
     assert gateway.ask(chat_body()).status == 200
     until(lambda: gateway.tasks() <= idle)
     assert sum(upstream.in_flight for upstream in gateway.gateway.pool.all) == 0

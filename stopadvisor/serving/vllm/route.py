@@ -19,12 +19,13 @@ from starlette.responses import Response
 from stopadvisor.engines.model_files import LoadedTokenizer
 from stopadvisor.engines.trace import Trace
 from stopadvisor.engines.trace_context import TRACE_CONTEXT, trace_context
+from stopadvisor.ground.constants import POLICY_HEADER
 from stopadvisor.ground.errors import ModelError, StopAdvisorError
 from stopadvisor.ground.printable import printable
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.serving.audits import Auditors, FullThinking
 from stopadvisor.serving.eligibility import TASK_HEADER, CoveredRequest
-from stopadvisor.serving.metrics import HEADER, Metrics, RequestRecord
+from stopadvisor.serving.metrics import Metrics, RequestRecord
 from stopadvisor.serving.responder import (
     ChatReply,
     Gone,
@@ -90,12 +91,12 @@ class PolicyRoute:
                 await try_engine(bound.model, self.facts.context, self.facts.max_logprobs)
         self.auditors.open(bound.policy for bound in fitting)
         self.policies = fitting
-        how = "in its shadow" if self.settings.shadow else "under it"
+        how = "judged and never stopped" if self.settings.shadow else "answered under it"
         for bound in fitting:
             for remark in bound.remarks:
                 _log.warning("%s", printable(remark))
             digest = bound.policy.digest
-            _log.info("policy %s: requests that it covers are answered %s", digest, how)
+            _log.info("policy %s: requests that it covers are %s", digest, how)
         self.metrics.show_policies((self.facts.names[0], bound.policy) for bound in fitting)
 
     async def reload(self) -> None:
@@ -172,7 +173,7 @@ class PolicyRoute:
         if not isinstance(response, Response):  # the client has disconnected
             self.count(record, began)
             return response
-        response.headers[HEADER] = record.header()[1].decode()
+        response.headers[POLICY_HEADER] = record.header()[1].decode()
         record.status = response.status_code
         after = BackgroundTasks()
         if response.background is not None:
@@ -211,7 +212,6 @@ class _PolicyResponse(Response):
                 await unless_gone(receive, self._answer(Sender(send, record, self.began)))
         except Gone:
             record.error = "client-gone"
-            record.think_tokens = len(self.trace.ids)
         finally:
             self.route.count(record, self.began)
 
@@ -267,7 +267,7 @@ class MarkedReplies:
                 began = True
                 digest, route = self.state.stopadvisor.digest, scope.get(_ROUTE, "passthrough")
                 failed = RequestRecord("", route, "error", digest=digest)
-                MutableHeaders(scope=message).setdefault(HEADER, failed.header()[1].decode())
+                MutableHeaders(scope=message).setdefault(POLICY_HEADER, failed.header()[1].decode())
             await send(message)
 
         try:
