@@ -130,7 +130,9 @@ class Client:
             auth=key,
             # A few compressed bytes can expand to gigabytes.
             headers={"Accept-Encoding": "identity"},
-            timeout=httpx2.Timeout(request_timeout, connect=connect_timeout, pool=None),
+            # `_once` and `Body` limit all else: the library's time-outs are per read, so that a
+            # slow trickle of bytes would pass.
+            timeout=httpx2.Timeout(None, connect=connect_timeout),
             limits=httpx2.Limits(
                 max_connections=None, max_keepalive_connections=None, keepalive_expiry=_KEEP_ALIVE
             ),
@@ -280,7 +282,6 @@ class Client:
             begins_by = min(deadline, now + timeouts.first)
         status = 0
         try:
-            # The library's own time-outs are per read, so a slow trickle of bytes would pass.
             async with asyncio.timeout_at(begins_by):
                 response = await self._http.send(request, stream=True)
             try:
@@ -295,7 +296,7 @@ class Client:
             server.rest()
             # Some of the library's errors have no message.
             reason = str(error) or type(error).__name__
-            if isinstance(error, httpx2.ReadTimeout | TimeoutError):
+            if isinstance(error, TimeoutError):
                 reason = "no answer within --request-timeout"
             elif isinstance(error, httpx2.TimeoutException):
                 reason = f"timed out ({type(error).__name__})"

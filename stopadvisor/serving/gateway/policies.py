@@ -132,7 +132,7 @@ class PolicySet:
 
     def of(self, model: Any) -> list[ServedPolicy]:
         """Return the policies for the model that a request names."""
-        return [p for p in self.all if p.name == model and isinstance(model, str)]
+        return [served for served in self.all if served.name == model]
 
     async def open_at(self, upstream: Upstream, *, retry_timeout: float) -> None:
         """Open all models at an upstream and check the policies against them.
@@ -234,7 +234,7 @@ class PolicySet:
             [upstream.url],
             served.asked_for,
             key=upstream_key(settings) or ForwardedKey(),
-            request_timeout=limits.total,
+            request_timeout=min(limits.first, limits.total),
             retry_timeout=retry_timeout,
             connect_timeout=limits.connect,
             stream_timeouts=StreamTimeouts(limits.first, limits.between),
@@ -250,7 +250,7 @@ class PolicySet:
             await client.aclose()
             raise
         # Retries are for opening only: a failed request goes to another upstream.
-        client.retry_timeout = 0.0
+        client.request_timeout, client.retry_timeout = limits.total, 0.0
         service = replace(service, shadow=settings.shadow, probe_timeout=limits.probe)
         return Bound(service, client.aclose)
 
