@@ -428,7 +428,7 @@ def _write(file: io.FileIO, data: bytes, path: Path) -> int:
 
 
 def reset(series: Sequence[Series], by: str) -> None:
-    """Write into each log that somebody has looked into its alarm; running servers notice."""
+    """Reset the alarms of each log in the name of `by`; running servers notice."""
     if not by.strip() or not by.isprintable():
         raise PolicyError("--reset needs a name in printable characters")
     for one in series:

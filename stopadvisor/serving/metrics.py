@@ -25,9 +25,8 @@ from prometheus_client import (
 from stopadvisor.ground.constants import POLICY_HEADER
 from stopadvisor.policy.frozen import Policy
 
-__all__ = ["HEADER", "Log", "Metrics", "RequestRecord", "Route"]
+__all__ = ["Log", "Metrics", "RequestRecord", "Route"]
 
-HEADER = POLICY_HEADER
 Route = Literal["policy", "passthrough", "shadow"]
 """Answered under the policy; not; or not, but with its decisions counted."""
 
@@ -87,10 +86,10 @@ class RequestRecord:
         return thought + self.probe_tokens + self.visible_tokens
 
     def header(self, rung: str = "") -> tuple[bytes, bytes]:
-        """Return `HEADER` and its value, which names the rung of a ladder that answered."""
+        """Return `POLICY_HEADER` and its value, which names the rung of a ladder that answered."""
         value = f"{self.route}; reason={self.reason}; digest={self.digest or 'none'}"
         value += f"; rung={rung}" if rung else ""
-        return HEADER.lower().encode(), value.encode()
+        return POLICY_HEADER.lower().encode(), value.encode()
 
     def usage(self) -> dict[str, Any]:
         """Return the ``usage`` object of the reply."""

@@ -98,7 +98,7 @@ def test_a_server_that_dies_in_mid_run_loses_nothing(
     ("words", "message"),
     [
         (["http://h/v1", "--api-key-env", "NO_KEY"], "--api-key-env names NO_KEY, which is not"),
-        (["host:8000"], "--base-url must be such as"),
+        (["host:8000"], "a server's URL must look like"),
     ],
 )
 def test_a_server_that_cannot_be_asked(

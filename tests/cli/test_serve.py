@@ -185,7 +185,7 @@ def test_before_servers_it_is_a_gateway(policy: Path, begun: list[GatewaySetting
     [
         (["--upstream", "http://a/v1", "--", "model"], "expected --upstream or a model, got both"),
         (["--listen", "a:9", "--", "model"], "--listen belongs to --upstream, got no --upstream"),
-        (["--upstream", "ftp://a"], "must be such as http://host:8000/v1"),
+        (["--upstream", "ftp://a"], "must look like http://host:8000/v1"),
         (["--upstream", "http://k@a/v1"], "must not hold a user name or password"),
         (["--upstream", "http://a/v1", "--api-key-env", "NO_SUCH_KEY"], "NO_SUCH_KEY"),
         (["--upstream", "http://a/v1", "--require-signature", "none.pub"], "none.pub"),

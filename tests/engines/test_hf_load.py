@@ -129,7 +129,7 @@ def test_unsupported_kinds_are_named(
         ("nobody/never-made", {}, "neither a local folder nor in the local cache, and"),
         ("tiny", {"dtype": "int3"}, "dtype must be one of auto, .* got 'int3'"),
         ("tiny", {"device": "toaster"}, "device must be auto, cpu, cuda, .* got 'toaster'"),
-        ("tiny", {"device": "cuda:77"}, "device 'cuda:77' is not there"),
+        ("tiny", {"device": "cuda:77"}, "device 'cuda:77' is missing"),
     ],
 )
 def test_what_is_not_there_is_one_clear_line(

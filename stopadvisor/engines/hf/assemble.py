@@ -109,7 +109,7 @@ def _check_layers(model: str, config: Any) -> tuple[int | None, bool]:
     causal = AutoModelForCausalLM._model_mapping
     if type(config) not in causal:
         raise ModelError(
-            f"{model} is of type {config.model_type!r}, which is no causal language model"
+            f"{model} is of type {config.model_type!r}, which is not a causal language model"
         )
     text, architecture = config.get_text_config(decoder=True), causal[type(config)]
     kinds = getattr(text, "layer_types", None)
@@ -117,8 +117,8 @@ def _check_layers(model: str, config: Any) -> tuple[int | None, bool]:
     if strange or getattr(architecture, "_is_stateful", False):
         what = f"layers of kind {', '.join(map(repr, strange))}" if strange else "recurrent layers"
         raise ModelError(
-            f"{model} ({config.model_type}) has {what}: their state cannot be taken back to a "
-            "checkpoint, as probing here needs; use another model"
+            f"{model} ({config.model_type}) has {what}: their state cannot be rewound to a "
+            "checkpoint, which probing needs; use another model"
         )
     # Models with sinks, soft caps or position biases do not support sdpa in transformers.
     if not (
@@ -156,7 +156,7 @@ def _device(device: str) -> torch.device:
         "mps": torch.backends.mps.is_available(),
     }
     if not available.get(target.type, False):
-        raise ModelError(f"device {device!r} is not there, or not usable by this torch")
+        raise ModelError(f"device {device!r} is missing, or this torch cannot use it")
     return target
 
 

@@ -96,11 +96,11 @@ def _checked(url: str) -> str:
     """
     if "@" in url:
         raise ModelError(
-            "--base-url must not hold a user name or password: give a key through the environment"
+            "a URL must not hold a user name or password: give a key through the environment"
         )
     if "?" in url:
         raise ModelError(
-            "--base-url must be such as http://host:8000/v1, without what follows a '?': "
+            "a server's URL must look like http://host:8000/v1, without a query: "
             "give a key through the environment"
         )
     try:
@@ -110,7 +110,7 @@ def _checked(url: str) -> str:
     except (ValueError, httpx2.InvalidURL):  # a non-numeric port, an unclosed bracket
         known = None
     if not known:
-        raise ModelError(f"--base-url must be such as http://host:8000/v1, got {url!r}")
+        raise ModelError(f"a server's URL must look like http://host:8000/v1, got {url!r}")
     return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
 
 

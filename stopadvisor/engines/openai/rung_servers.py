@@ -75,7 +75,7 @@ def _read(data: Mapping[str, Any], seconds: float) -> RungAnswer:
         if not isinstance(shown, str) or not all(
             type(count) is int and 0 <= count <= MOST_TOKENS for count in (prompt, decoded, cached)
         ):
-            raise TypeError("its text or its counts are none")
+            raise TypeError("a text or a count is of the wrong type")
         tokens = [float(t["logprob"]) for t in (choice.get("logprobs") or {}).get("content") or ()]
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise EngineError(f"no chat completion ({type(error).__name__}: {error})") from error

@@ -222,7 +222,7 @@ class ServedModel:
     def _new_ids(self, answer: Completion, *, newline: bool = False) -> list[int]:
         """Return the token ids of an answer, including the ending one."""
         if answer.token_ids is None:
-            raise EngineError("the server returns no token ids, as return_token_ids asks")
+            raise EngineError("the server returns no token ids, though return_token_ids is set")
         ids = self._known(answer.token_ids)
         last = ids[-1:]  # the ending token; with `newline` it may contain a newline
         seen = bool(last) and (
@@ -253,8 +253,8 @@ def _figures(answer: Completion, k: int) -> list[Figures]:
     logprobs, top = answer.logprobs or (), answer.top_logprobs or ()
     if len(logprobs) < length or len(top) < length:
         raise EngineError(
-            f"the server returns no log-probabilities for some of {length} tokens, as logprobs={k} "
-            "asks"
+            f"the server returns no log-probabilities for some of {length} tokens, though "
+            f"logprobs={k} is set"
         )
     return [token_figures(logprobs[i], top[i][:k]) for i in range(length)]
 

@@ -12,11 +12,11 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 
 from stopadvisor.engines.http.key import Key
+from stopadvisor.ground.constants import POLICY_HEADER
 from stopadvisor.ground.errors import EngineError
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.serving.gateway.intake import Incoming, Refusal, Target
 from stopadvisor.serving.gateway.pool import Pool, Upstream
-from stopadvisor.serving.metrics import HEADER
 from stopadvisor.serving.responder import Message, Send
 from stopadvisor.serving.serve_settings import Timeouts
 
@@ -32,7 +32,7 @@ _HOP_BY_HOP = frozenset(
 )
 """Headers of one connection (RFC 9110, section 7.6.1); `Connection` may name more."""
 _NOT_FORWARDED = frozenset((b"host", b"content-length", b"expect"))
-_NOT_RETURNED = frozenset((HEADER.lower().encode(),))
+_NOT_RETURNED = frozenset((POLICY_HEADER.lower().encode(),))
 """An upstream must not forge the gateway's own header."""
 _AUTOMATIC = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
 """Headers that aiohttp would add."""
