@@ -371,9 +371,15 @@ def test_policies_are_replaced_under_load(
 def test_requests_under_way_are_ended_before_the_gateway_is(
     server: OddServer, policies: Path
 ) -> None:
-    server.pace = 0.02
+    server.pace, left = 0.02, list[float]()
+
+    async def drain(seconds: float) -> None:
+        left.append(seconds)
+
     with running(policies / "never.json", server) as gateway:
+        gateway.gateway.auditors.drain = drain  # type: ignore[method-assign]
         client = gateway.send(chat_body(stream=True))
         got = client.recv(2**16)
+    assert 0 <= left[0] < gateway.gateway.settings.grace, "audits have what requests leave"
     got += received(client)
     assert got.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
