@@ -12,7 +12,8 @@ import pytest
 
 from tests.mutants import mistakes
 from tests.mutants.mistakes import mutants_of, sample
-from tests.mutants.modules import EQUIVALENT, LEAST_CAUGHT, MODULES, ROOT, TESTS, suite_of, wing_of
+from tests.mutants.modules import EQUIVALENT, LEAST_CAUGHT, MODULES, ROOT, wing_of
+from tests.mutants.recording import users
 
 MODULE = '''
 """A text with 1 < 2 and not a mistake."""
@@ -80,12 +81,6 @@ def test_a_sample_is_drawn_again_and_leaves_out_what_changes_nothing() -> None:
 
 
 def test_what_is_listed_exists() -> None:
-    assert TESTS.keys() <= set(MODULES)
-    for module in MODULES:
-        for name in suite_of(module).split():
-            folder = ROOT / "tests" / name
-            files = list(folder.parent.glob(f"{folder.name.removesuffix('.py')}.py"))
-            assert folder.is_dir() or files, name
     known = {mutant.description for module in HAVE_EQUIVALENT for mutant in mutants_of(module)}
     for begins in EQUIVALENT:
         assert any(description.startswith(begins) for description in known), begins
@@ -100,42 +95,60 @@ def test_a_mistake_is_in_the_line_where_its_statement_begins(written: Path) -> N
     assert [mutant.line for mutant in mutants_of("one")] == [1, 1, 3, 3, 3]
 
 
+def test_users_of_a_module_import_from_it() -> None:
+    found = users("stats/sequential")
+    assert found[0] == "stats/sequential"
+    assert {"serving/monitoring", "serving/monitored"} < set(found)
+    assert "serving/audits" not in found
+
+
 _CAUGHT = "csv_cell: not isinstance(value, str) ->"
 ENDS = {
-    # By what is tried: a mistake, the files of tests, the seconds that a test gets, what is said.
-    "in a function": (_CAUGHT, "ground/test_printable", 300.0, "ok    ground"),
-    "at import": ("range(32) -> range(33)", "ground/test_printable", 300.0, "ok    ground"),
+    # By what is tried: a mistake, a test's seconds, whether it passes without, how it ends.
+    "in a function": (_CAUGHT, 300.0, True, "ok"),
+    "at import": ("range(32) -> range(33)", 300.0, True, "ok"),
     # Nobody tries a text of just that length.
-    "of no test": ("-> len(text) < _MOST_SHOWN", "ground/test_printable", 300.0, "ALIVE ground"),
-    "slow": (_CAUGHT, "ground/test_printable", 0.0, "slow  ground"),
-    "no test": (_CAUGHT, "no_such_test", 300.0, "no_such_test: tests fail"),
+    "of no test": ("-> len(text) < _MOST_SHOWN", 300.0, True, "ALIVE"),
+    "slow": (_CAUGHT, 0.0, True, "slow"),
+    "of tests that fail anyway": (_CAUGHT, 300.0, False, "ALIVE"),
 }
 
 
 @pytest.fixture(scope="module")
-def ended() -> dict[str, tuple[str, int]]:
-    """What the command says of each, and its exit code: all by one process."""
+def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, int]]:
+    """What the command says of each, and its exit code: by one process, after one that records."""
     cases = []
-    for name, (mistake, files, seconds, _) in ENDS.items():
+    for name, (mistake, seconds, sound, _) in ENDS.items():
         wanted = next(m for m in mutants_of("ground/printable") if mistake in m.description)
-        cases.append((name, wanted.number, files, seconds))
-    program = f"""
+        cases.append((name, wanted.number, seconds, sound))
+    recorded = tmp_path_factory.mktemp("recorded") / "mutants.pickle"
+    record = f"""
+from pathlib import Path
+from tests.mutants import recording
+recording.RECORDED = Path({str(recorded)!r})
+recording.record(["tests/ground/test_printable.py"])
+"""
+    try_each = f"""
 import contextlib, io, json, sys
-from tests.mutants import __main__ as command, running
+from pathlib import Path
+from tests.mutants import __main__ as command, recording, running
+recording.RECORDED = Path({str(recorded)!r})
 found = {{}}
-for name, number, files, seconds in {cases!r}:
-    command.suite_of = lambda module, files=files: files
-    running._LEAST_S, running._SLOWER = seconds, 0
+for name, number, seconds, sound in {cases!r}:
+    recording._LEAST_S, recording._SLOWER = seconds, 0
+    if not sound:
+        running._changed_by = lambda mutant: []  # each in a process of its own
+        running._Suite.is_sound = lambda suite, test: suite._sound.setdefault(test, False)
     sys.argv[1:] = ["--only", f"ground/printable:{{number}}"]
     with contextlib.redirect_stdout(io.StringIO()) as said:
         code = command.main()
     found[name] = (said.getvalue(), code)
 print(json.dumps(found))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stderr == ""
+    for program in (record, try_each):
+        words = [sys.executable, "-c", program]
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+        assert done.stderr == ""
     found: dict[str, tuple[str, int]] = json.loads(done.stdout)
     return found
 
@@ -147,8 +160,8 @@ def test_only_a_failure_or_far_too_long_a_run_counts_as_caught(
 ) -> None:
     said = ENDS[name][-1]
     text, code = ended[name]
-    assert text.startswith(said)
-    assert code == (2 if "fail" in said else "ALIVE" in said)
+    assert text.startswith(f"{said:5} ground")
+    assert code == (said == "ALIVE")
 
 
 @pytest.mark.long

@@ -1,8 +1,9 @@
 """Mutants of the package: each is one small mistake, and a test must fail on it.
 
 ``python -m tests.mutants [--count N] [--seed S] [--wing NAME] [--module NAME]`` draws mistakes at
-random, runs on each the tests of its module, and exits with 1 where fewer are caught than its wing
-has to: 95 % in statistics, policy, runs and serving, 85 % in the others.
+random, runs on each the tests that enter its function, as `--record` noted them, and exits with 1
+where fewer are caught than its wing has to: 95 % in statistics, policy, runs and serving, 85 % in
+the others.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from itertools import groupby
 from pathlib import Path
 
 from tests.mutants.mistakes import ROOT, mutants_of, sample
-from tests.mutants.modules import LEAST_CAUGHT, MODULES, suite_of, wing_of
-from tests.mutants.running import Outcome, TestsFail, outcomes, warm
+from tests.mutants.modules import LEAST_CAUGHT, MODULES, wing_of
+from tests.mutants.recording import Survey, record
+from tests.mutants.running import Outcome, outcomes, warm
 
 
 def main() -> int:
@@ -29,8 +30,11 @@ def main() -> int:
     parser.add_argument("--wing", action="append", choices=LEAST_CAUGHT, help="of these alone")
     parser.add_argument("--only", action="append", metavar="MODULE:NUMBER", help="these alone")
     parser.add_argument("--piece", metavar="I/N", help="in every N-th module from the I-th")
+    parser.add_argument("--record", nargs="*", metavar="FILE", help="note what tests enter")
     options = parser.parse_args()
     os.chdir(ROOT)
+    if options.record is not None:
+        return record(options.record)
     warm()
     if options.only:
         wanted = sorted(place.rpartition(":")[::2] for place in options.only)
@@ -49,27 +53,21 @@ def main() -> int:
         return 0
     ends: Counter[Outcome] = Counter()
     of_wings: dict[str, Counter[Outcome]] = {}
-    drawn.sort(key=lambda mutant: suite_of(mutant.module))
-    for suite, of_it in groupby(drawn, key=lambda mutant: suite_of(mutant.module)):
-        with tempfile.TemporaryDirectory() as folder:
-            began = time.monotonic()
-            try:
-                for mutant, ended in outcomes(list(of_it), suite, Path(folder)):
-                    if ended is Outcome.BROKEN:
-                        print(f"{mutant.description}: no test was run")
-                        return 2
-                    ends[ended] += 1
-                    of_wings.setdefault(wing_of(mutant.module), Counter())[ended] += 1
-                    print(
-                        f"{ended.value:5} {mutant.module}:{mutant.number} line {mutant.line}, "
-                        f"{time.monotonic() - began:.1f} s, {_caught(ends)} of {ends.total()}: "
-                        f"{mutant.description}",
-                        flush=True,
-                    )
-                    began = time.monotonic()
-            except TestsFail as error:
-                print(error)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        for mutant, ended in outcomes(drawn, Survey.last(), Path(folder)):
+            if ended is Outcome.BROKEN:
+                print(f"{mutant.description}: no test was run")
                 return 2
+            ends[ended] += 1
+            of_wings.setdefault(wing_of(mutant.module), Counter())[ended] += 1
+            print(
+                f"{ended.value:5} {mutant.module}:{mutant.number} line {mutant.line}, "
+                f"{time.monotonic() - began:.1f} s, {_caught(ends)} of {ends.total()}: "
+                f"{mutant.description}",
+                flush=True,
+            )
+            began = time.monotonic()
     met = True
     for wing, of_wing in sorted(of_wings.items()):
         share = _caught(of_wing) / of_wing.total()

@@ -49,6 +49,8 @@ class Mutant:
     """Its number among the mistakes of its module."""
     line: int
     """First line of its statement."""
+    function: str
+    """The function or class that it is in, with those around it; empty outside of all."""
     description: str
     """The function, and what is changed in it: the key in `EQUIVALENT`."""
 
@@ -103,7 +105,7 @@ class _Mistake:
                 return  # words
             if isinstance(node, ast.keyword) and node.arg in ("strict", "repr"):
                 return  # of `zip`, an assertion; of a field, for whoever debugs
-            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 function = f"{function}.{node.name}".lstrip(".")
             if isinstance(node, ast.stmt):
                 line = node.lineno
@@ -160,7 +162,7 @@ def mutants_of(module: str) -> list[Mutant]:
         seen[text] += 1
         if seen[text] > 1:
             text += f" ({seen[text]})"
-        found.append(Mutant(module, number, mistake.line, text))
+        found.append(Mutant(module, number, mistake.line, mistake.function, text))
     return found
 
 

@@ -1,10 +1,10 @@
-"""Every module, the tests of each, how many mutants they must catch, and which no test could."""
+"""Every module, how many mutants of each wing tests must catch, and which no test could."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["EQUIVALENT", "LEAST_CAUGHT", "MODULES", "ROOT", "TESTS", "suite_of", "wing_of"]
+__all__ = ["EQUIVALENT", "LEAST_CAUGHT", "MODULES", "ROOT", "wing_of"]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -24,88 +24,11 @@ LEAST_CAUGHT: dict[str, float] = {
 }
 """By wing: the share of mutants of it that its tests must catch."""
 
-_SUITES: dict[str, str] = {
-    "cli": "cli",
-    "engines/hf": "engines",
-    "paper": "paper studies/test_figures studies/test_matched_risk",
-    "report": "report cli",
-    "serving/gateway": "serving/test_gateway*",
-    "serving/vllm": "serving/vllm serving/test_responder* engines/test_live*",
-}
-"""Folders and files of tests, by part of a wing; for others the folder of the wing's name."""
-
 
 def wing_of(module: str) -> str:
     """The wing of a module; a module outside of all wings is one of its own."""
     return module.partition("/")[0]
 
-
-def suite_of(module: str) -> str:
-    """Folders and files of tests that a mutant of the module has to get past, by blanks."""
-    if module in TESTS:
-        return TESTS[module]
-    if "/" not in module:
-        return f"test_{module}.py" if (ROOT / "tests" / f"test_{module}.py").exists() else "stats"
-    for part, suite in _SUITES.items():
-        if module.startswith(f"{part}/"):
-            return suite
-    return wing_of(module)
-
-
-TESTS: dict[str, str] = {
-    "paper/map": "studies/test_peak_gain",
-    "paper/proxies": "paper studies/test_learned_rule studies/test_peak_gain",
-    "stats/adaptive_labels": "stats/test_adaptive_labels certification/test_labelling",
-    "stats/bounds": "stats/test_bounds certification/test_refusals",
-    "stats/intervals": "stats/test_intervals",
-    "stats/reliability": "stats/test_reliability",
-    "stats/binomial": "policy/test_claims stats/test_binomial",
-    "policy/claims": "policy/test_claims policy/test_mutants",
-    "policy/consistency": "policy/test_schema policy/test_load_limits policy/test_mutants",
-    "policy/evidence": "policy/test_evidence policy/test_mutants",
-    "ground/fields": "policy/test_schema policy/test_frozen policy/test_hostile",
-    "policy/file": "policy/test_frozen policy/test_hostile policy/test_load_limits",
-    "policy/frozen": (
-        "policy/test_frozen policy/test_golden policy/test_schema policy/test_signature "
-        "policy/test_source"
-    ),
-    "policy/golden": "policy/test_golden policy/test_frozen",
-    "policy/run_policies": "policy/test_promotion certification/test_issue cli/test_inspect",
-    "policy/rung_policies": "collection/test_rung_recording cli/test_ladder cli/test_run",
-    "policy/shown": "cli/test_inspect policy",
-    "policy/session": "policy/test_session",
-    "policy/stepper": "policy/test_stepper policy/test_golden",
-    "policy/terms": "policy/test_schema policy/test_golden policy/test_session",
-    "runs/access": (
-        "runs/test_look_log runs/test_neighbours certification/test_looks probes/test_outcomes "
-        "studies/test_closed"
-    ),
-    "runs/directory": "runs collection/test_collect",
-    "runs/sources": "runs ground/test_json_text certification/test_transfer",
-    "runs/look_log": "runs/test_look_log runs/test_neighbours certification/test_looks",
-    "assessment/limits": "assessment certification/test_several certification/test_two_traces",
-    "certification/calibration": (
-        "certification/test_refusals certification/test_calibration certification/test_several "
-        "certification/test_transfer certification/test_labelling"
-    ),
-    "certification/certify": (
-        "certification/test_refusals certification/test_issue certification/test_labelling "
-        "cli/test_calibrate*"
-    ),
-    "certification/check_policy": "cli/test_verify certification/test_verification",
-    "certification/entering": (
-        "certification/test_refusals certification/test_calibration certification/test_two_traces "
-        "certification/test_several"
-    ),
-    "certification/looks": ("certification/test_looks studies/test_closed"),
-    "certification/verdicts": (
-        "certification/test_verification certification/test_several certification/test_export"
-    ),
-    "certification/verification": (
-        "certification/test_verification certification/test_several certification/test_export"
-    ),
-}
-"""Files of tests that suffice for each critical module, its own first."""
 
 EQUIVALENT: dict[str, str] = {
     "stats/bounds : _MOST_LABELS = 1000000 ->": "a size more is as good",

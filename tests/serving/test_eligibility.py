@@ -47,9 +47,10 @@ def test_a_covered_request_is_the_calibrated_one() -> None:
     assert (found.stream, found.include_usage, found.seed) == (True, True, 7)
     assert found.request.prompt.messages == (MESSAGE,)
     assert found.request.task == "numeric"
-    plain = coverage().check(asked(model="alias"), task="numeric")
+    plain = coverage().check(asked(model="alias", max_tokens=MOST), task="numeric")
     assert isinstance(plain, CoveredRequest)
     assert (plain.stream, plain.include_usage, plain.seed) == (False, False, None)
+    assert (found.max_tokens, plain.max_tokens) == (None, MOST)
 
 
 @pytest.mark.parametrize(
@@ -61,6 +62,11 @@ def test_a_covered_request_is_the_calibrated_one() -> None:
         {"max_tokens": MOST, "max_completion_tokens": MOST + 1},
         {"chat_template_kwargs": {"enable_thinking": True}, "user": "u1", "metadata": {"a": "b"}},
         {"temperature": None, "stop": None, "a_field_of_tomorrow": None},
+        {"best_of": 1, "use_beam_search": False, "top_logprobs": 0, "stop_token_ids": []},
+        {"presence_penalty": 0, "min_tokens": 0, "ignore_eos": False, "store": False},
+        {"presence_penalty": 0.0, "frequency_penalty": 0.0, "include_reasoning": True},
+        {"add_generation_prompt": True, "continue_final_message": False},
+        {"stream": True, "stream_options": {"include_usage": None}},
     ],
 )
 def test_fields_that_change_nothing(fields: dict[str, Any]) -> None:
@@ -90,10 +96,12 @@ def test_fields_that_change_nothing(fields: dict[str, Any]) -> None:
         ({"messages": [MESSAGE, MESSAGE, MESSAGE]}, "messages"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages"),
         ({"messages": [MESSAGE | {"name": "me"}]}, "messages"),
+        ({"messages": [MESSAGE | {"role": "assistant"}]}, "messages"),
         ({"messages": [{"role": "user", "content": TEXT + "\ud800"}]}, "messages"),
         ({"messages": [{"role": "user", "content": "What is 2 + 2?"}]}, "template"),
         ({"chat_template_kwargs": {"enable_thinking": False}}, "thinking"),
         ({"chat_template_kwargs": {}}, "template"),
+        ({"chat_template_kwargs": "off"}, "template"),
         ({"continue_final_message": True}, "template"),
         ({"reasoning_effort": "low"}, "thinking"),
         ({"thinking_token_budget": 100}, "thinking"),
@@ -105,8 +113,11 @@ def test_fields_that_change_nothing(fields: dict[str, Any]) -> None:
         ({"repetition_penalty": 1.1}, "sampling"),
         ({"max_tokens": MOST - 1}, "max-tokens"),
         ({"max_completion_tokens": 16}, "max-tokens"),
+        ({"max_tokens": float(MOST)}, "max-tokens"),
         ({"stream": "yes"}, "field"),
         ({"stream_options": {"continuous_usage_stats": True}}, "field"),
+        ({"stream_options": {"include_usage": 1}}, "field"),
+        ({"stream_options": [1]}, "field"),
         ({"seed": 0.5}, "field"),
         ({"chat_template": "{{ messages }}"}, "field"),
         ({"priority": 3}, "field"),
@@ -157,7 +168,14 @@ def test_a_template_goes_by_task() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [("2 + 2", "covered"), ("Q: A:", "template"), ("Q: 2 A:", "covered")]
+    ("text", "expected"),
+    [
+        ("2 + 2", "template"),
+        ("Q: A:", "template"),
+        ("Q:  A:", "template"),  # no question at all
+        ("Q: 2 B:", "template"),
+        ("Q: 2 A:", "covered"),
+    ],
 )
 def test_text_around_the_question(text: str, expected: str) -> None:
     """Where the workload held messages, a policy cannot know what stands around a question."""
@@ -166,8 +184,7 @@ def test_text_around_the_question(text: str, expected: str) -> None:
     assert reason(coverage(any_text=True, prompt_template=template).check(body, task=None)) == (
         "covered"
     )
-    strict = coverage(prompt_template=template).check(body, task=None)
-    assert reason(strict) == (expected if text != "2 + 2" else "template")
+    assert reason(coverage(prompt_template=template).check(body, task=None)) == expected
 
 
 @pytest.mark.parametrize(
@@ -176,6 +193,7 @@ def test_text_around_the_question(text: str, expected: str) -> None:
         ({"reasoning_effort": "high", "user": "me", "n": 1}, "covered"),
         ({"model": "tiny"}, "model"),
         ({"reasoning_effort": "low"}, "thinking"),
+        ({"n": 2}, "n"),
         ({"temperature": 0.7}, "sampling"),
         ({"top_k": -1}, "sampling"),
         ({"seed": 1}, "sampling"),
@@ -203,6 +221,8 @@ def test_a_ladder_covers_what_is_asked_as_its_reference_was(
         ({"min_p": 1.01}, "sampling"),
         ({"min_p": -0.01}, "sampling"),
         ({"top_k": -2}, "sampling"),
+        ({"top_p": "0.5"}, "sampling"),
+        ({"min_p": True}, "sampling"),
         ({"temperature": 1}, "sampling"),
         ({"repetition_penalty": 1.2}, "sampling"),
     ],
@@ -212,3 +232,18 @@ def test_of_a_greedy_policy_only_what_decides_is_compared(
 ) -> None:
     greedy = coverage(Sampling(temperature=0.0))
     assert reason(greedy.check(asked(**fields), task=None)) == expected
+
+
+@pytest.mark.parametrize(
+    ("top_k", "expected"), [(0, "covered"), (-1, "covered"), (50, "sampling"), (False, "sampling")]
+)
+def test_every_token_may_be_drawn_where_top_k_is_0_or_minus_1(top_k: int, expected: str) -> None:
+    everything = coverage(Sampling(temperature=0.6, top_k=0))
+    assert reason(everything.check(asked(top_k=top_k), task=None)) == expected
+
+
+def test_a_seed_changes_no_reply_of_a_greedy_reference() -> None:
+    small, large = SERVED_RUNGS
+    policy = policy_from(ladder_content(ladder={"rungs": [small, large | {"temperature": 0.0}]}))
+    body = {"model": "big", "messages": [{"role": "user", "content": "2 + 2?"}], "seed": 1}
+    assert reason(Coverage.of_ladder(policy).check(body, task=None)) == "covered"
