@@ -13,7 +13,7 @@ import pickle
 import re
 import sys
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -66,7 +66,7 @@ class Survey:
         return found[:_FIRST] + self._by_file(found[_FIRST:]) + self._by_file(others)
 
     def _by_file(self, names: Sequence[str]) -> list[str]:
-        of_files: Counter[str] = Counter()
+        of_files: dict[str, float] = defaultdict(float)
         for name in names:
             of_files[file_of(name)] += self.seconds[name]
         return sorted(names, key=lambda name: (of_files[file_of(name)], file_of(name)))

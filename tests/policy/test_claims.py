@@ -190,6 +190,31 @@ def test_few_labels_and_other_graders_are_said_where_they_are() -> None:
         assert "was decided by" not in text
 
 
+SAMPLE = {"differing": 12, "planned_labels": 12, "labelled": 12, "losses": 1, "alpha": 0.15}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n": 20_001}, "certificate.n': expected at most 20000 with a sample, got 20001"),
+        ({"n": 20_000, "planned_labels": 20_000}, r"less than certificate.n \(20000\), got 20000"),
+        ({"planned_labels": 80}, r"less than certificate.n \(80\), got 80"),
+        ({"differing": 81}, r"differing': expected at most certificate.n \(80\), got 81"),
+        ({"losses": 13}, "losses': expected at most the labelled of 12 that differ, got 13"),
+        ({"differing": 3, "losses": 4}, "at most the labelled of 3 that differ, got 4"),
+        ({"losses": 12}, "12 of 12 labelled of 12 that differ among 80 do not show a share"),
+        ({"labelled": None}, "differing, planned_labels and labelled together"),
+        ({"gained": 0}, "lost answers alone, of one trace"),
+        ({"loss": "differs"}, "lost answers alone, of one trace"),
+    ],
+)
+def test_a_sample_of_labels_is_held_to_its_exact_test(
+    changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(PolicyError, match=message):
+        built(_with(**SAMPLE | changes))
+
+
 SEVERAL = [limit(), limit(loss="drop", alpha=0.02, gained=2, category="algebra")]
 
 

@@ -51,6 +51,16 @@ def test_a_transfer_names_as_fit_questions_what_its_source_saw() -> None:
         ({"calibration_total_saving_band95": [31.0, 20.0]}, "total_saving_band95", "lower first"),
         ({"test_risk": 0.1, "test_accuracy": 0.95}, "test_accuracy", "at most 1 - test_risk"),
         ({"test_risk": 0.1, "test_risk_ci95": [0.2, 0.3]}, "test_risk", "a value within"),
+        (
+            {"test_risk": 0.1, "test_full_accuracy": 0.05},
+            "test_full_accuracy",
+            "at least test_risk",
+        ),
+        (
+            {"test_risk": 0.1, "test_full_accuracy": 0.9, "test_accuracy": 0.7},
+            "test_accuracy",
+            "at least test_full_accuracy - test_risk",
+        ),
         ({"test_accuracy_ci95": [0.2, 1.3]}, "test_accuracy_ci95", "from 0 to 1"),
         ({"calibration_n": 0}, "calibration_n", "an integer from 1"),
         ({"weights": EXPECTED["weights"] | {"decoded": "1"}}, "weights.decoded", "a number >= 0"),
@@ -110,6 +120,27 @@ def test_what_a_file_leaves_out_because_it_is_null_is_shown_as_null() -> None:
     assert terms.expected is not None
     assert to_document(shown)["source_model"] is None
     assert to_document(terms.expected).items() >= null.items()
+
+
+NO_TEST_SAVING = {"test_total_saving_ci95": None, "test_uncut_saving_pct": None}
+
+
+@pytest.mark.parametrize(("lost", "right", "full"), [(4, 76, 80), (4, 0, 4), (0, 80, 80)])
+def test_shares_may_be_as_far_apart_as_counts_can(lost: int, right: int, full: int) -> None:
+    tested = {"test_n": 80, "test_risk": lost / 80, "test_accuracy": right / 80}
+    tested |= {"test_full_accuracy": full / 80}
+    built(example_content(expected=EXPECTED | NO_TEST_SAVING | tested))
+
+
+@pytest.mark.parametrize(("right", "moved"), [(0, (1,)), (4, (0, 1)), (80, (0,))])
+def test_an_interval_is_the_exact_one_of_its_count(right: int, moved: tuple[int, ...]) -> None:
+    ends = list(exact_interval(right, 80))
+    tested = NO_TEST_SAVING | {"test_n": 80, "test_accuracy": right / 80, "test_risk": None}
+    built(example_content(expected=EXPECTED | tested | {"test_accuracy_ci95": ends}))
+    for end in moved:
+        other = [value + 1e-4 * (0.5 - value) * (k == end) for k, value in enumerate(ends)]
+        with pytest.raises(PolicyError, match=f"the exact interval of {right} of 80"):
+            built(example_content(expected=EXPECTED | tested | {"test_accuracy_ci95": other}))
 
 
 def test_replies_that_differ_may_be_right() -> None:

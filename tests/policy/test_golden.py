@@ -16,7 +16,7 @@ import pytest
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import Policy, save_policy
 from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger, stride
-from stopadvisor.rules.families import FAMILIES
+from stopadvisor.rules.families import FAMILIES, display_threshold
 from tests.policy_content import (
     TRIGGERS,
     anywhere_content,
@@ -185,6 +185,19 @@ def test_the_threshold_after_one_marker_is_shown_on_both_sides() -> None:
     second = [entry for entry in golden if len(entry["steps"]) == 2]
     ends = {e["steps"][1]["think_tokens"]: e["decisions"][1]["stop"] for e in second}
     assert (ends[19], ends[20]) == (False, True)
+
+
+def test_no_example_stands_where_a_logarithm_rounded_otherwise_decides_otherwise() -> None:
+    """The score after 20 tokens is the threshold itself: 19 and 20 are no example."""
+    level = math.log(20)
+    content = anywhere_content("marker", "learned")
+    content |= {"features": ["log_position"], "mean": [0.0], "scale": [1.0], "coef": [1.0]}
+    content |= {"intercept": 0.0, "decision_threshold": level, "order": [level]}
+    content |= {"threshold": display_threshold("learned", level)}
+    golden = built(content)["golden"]
+    scores = {step["score"] for entry in golden for step in entry["decisions"]}
+    assert min(scores) < level < max(scores)
+    assert all(abs(score - level) > 1e-11 for score in scores)
 
 
 def test_a_fixed_budget_shows_its_stop_alone() -> None:

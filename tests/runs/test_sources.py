@@ -13,7 +13,14 @@ import pytest
 
 from stopadvisor.ground.errors import OutputError, ProbeError
 from stopadvisor.runs.directory import RunDirectory
-from stopadvisor.runs.sources import ARCHIVE, ASSESSMENT, newest_source, open_source
+from stopadvisor.runs.sources import (
+    ARCHIVE,
+    ASSESSMENT,
+    newest_source,
+    open_source,
+    read_assessment,
+    read_calibration,
+)
 from tests.material import archive_arrays, make_run, write_archive
 from tests.populations import regraded
 
@@ -142,6 +149,14 @@ def test_the_newest_assessed_run_is_taken(tmp_path: Path, monkeypatch: pytest.Mo
         os.utime(run.path / ASSESSMENT, (1000 + k, 1000 + k))
     assert never.path.exists()
     assert newest_source().folder == new.path
+
+
+def test_results_are_read_where_they_were_written(tmp_path: Path) -> None:
+    assert read_assessment(tmp_path) is read_calibration(tmp_path) is None
+    for name in ("assessment", "calibration"):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"of": name}), encoding="utf-8")
+    assert read_assessment(tmp_path) == {"of": "assessment"}
+    assert read_calibration(tmp_path) == {"of": "calibration"}
 
 
 # --- What is refused ------------------------------------------------------------------------------

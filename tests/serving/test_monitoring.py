@@ -224,6 +224,11 @@ def test_a_changed_traffic_is_said_and_is_no_alarm() -> None:
     assert not monitor.alarms
 
 
+def test_only_what_was_seen_at_calibration_is_watched_for_a_change() -> None:
+    reference: dict[str, list[float]] = {"stop": [], "prompt_tokens": [20.0], "colour": [1.0]}
+    assert set(PromiseMonitor(DIFFERS, reference).drift) == {"prompt_tokens"}
+
+
 def test_a_state_goes_on_to_the_last_digit() -> None:
     def records(first: int, last: int) -> list[dict[str, Any]]:
         found = []
