@@ -165,6 +165,7 @@ def test_ids_that_a_sheet_has_to_quote_come_back(run: RunDirectory, tmp_path: Pa
         ('{"gold": "1"}', ":1: field 'id': expected it in every row, got nothing"),
         ('{"id": "q1"}', ":1: field 'gold': expected it in every row, got nothing"),
         ('{"id": "q1", "gold": ["1"]}', ":1: field 'gold': expected text or null"),
+        ('{"id": "q1", "gold": true}', ":1: field 'gold': expected text or null"),
         (
             f'{{"id": "{LONG}", "gold": "1"}}\n{{"id": "{LONG}", "gold": "2"}}',
             ":2: question '9999999",
@@ -181,6 +182,12 @@ def test_errors_in_a_sheet_name_the_line(
         read_sheet(path, run, "")
     assert f"{path}{said}" in str(error.value)
     assert len(str(error.value)) < 400
+
+
+def test_a_number_is_gold_too(run: RunDirectory, tmp_path: Path) -> None:
+    path = tmp_path / "sheet.jsonl"
+    path.write_text('{"id": "q1", "gold": 7}\n{"id": "q2", "gold": -0.50}\n')
+    assert [label.gold for label in read_sheet(path, run, "")] == ["7", "-0.50"]
 
 
 def test_other_formats_are_refused(run: RunDirectory, tmp_path: Path) -> None:

@@ -192,6 +192,10 @@ def test_a_torn_line_is_said_and_ended(tmp_path: Path) -> None:
     [
         ("[]", "line 2: expected a record with a time 't'"),
         ('{"kind":"request","t":"x"}', "line 2: expected a record with a time 't'"),
+        ('{"kind":"shed","t":1e13,"id":"0"}', "line 2: expected a record with a time 't'"),
+        ('{"kind":"shed","t":-1e13,"id":"0"}', "line 2: expected a record with a time 't'"),
+        ('{"kind":"shed","t":1,"id":"0","tokens":1e13}', "field 'tokens': expected a number, got"),
+        ('{"kind":"shed","t":1,"id":"0","tokens":"6"}', "field 'tokens': expected a number, got"),
         ('{"kind":"other","t":1}', "line 2: field 'kind': expected one of request, result"),
         ('{"kind":"request","t":1,"id":"a"}', "line 2: field 'stop': expected int, got None"),
         ('{"kind":"result","t":1,"id":"a","differs":1}', "field 'differs': expected bool, got 1"),
