@@ -202,6 +202,12 @@ def test_the_last_cheap_rung_gives_nothing_up() -> None:
     ]
 
 
+def test_a_reply_that_was_cut_scores_nothing_and_climbs() -> None:
+    climber = policy_of(APART, "rung-confidence", (0, 1), -0.2).climb()
+    judged = climber.observe(finished=False, completion_tokens=5)
+    assert (judged.serve, judged.score) == (False, 0.0)
+
+
 def test_full_budget_asks_the_reference_alone() -> None:
     rungs = [rung.to_policy() for rung in VOTE.rungs]
     nothing = ("family", "threshold", "decision_threshold", "trigger", "certificate", "expected")
@@ -209,6 +215,7 @@ def test_full_budget_asks_the_reference_alone() -> None:
     content |= {"kind": "full-budget", "order": []}
     content["ladder"] = {"rungs": rungs, "asked": [], "path": []}
     climber = policy_from(content).climb()
+    assert [ask.sample for ask in climber.certain] == [0, 1, 2, 3, 4], "at once, if one likes"
     found = []
     for answer in ("1", "2", "2", "1", "3"):
         assert climber.ask is not None

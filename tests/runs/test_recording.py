@@ -219,6 +219,7 @@ def test_questions_are_identified_by_key_content_or_id(tmp_path: Path) -> None:
     content = content_key([{"role": "user", "content": "1 + 1?"}])
     assert [r.key for r in found] == ["k", content, name_key("c"), name_key("d")]
     assert found[3].group == "g"
+    assert {r.sample for r in found} == {0}
     two = read(tmp_path, line("a", sample=0), line("a", sample=1)).records
     assert [(r.key, r.sample) for r in two] == [(name_key("a"), 0), (name_key("a"), 1)]
 

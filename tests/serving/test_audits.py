@@ -85,8 +85,10 @@ def test_a_share_is_picked_by_the_key_alone(tmp_path: Path) -> None:
         run(found, *((served(name, stop=None), finished()) for name in names))
     assert one.log.monitor.counts["audits"] == two.log.monitor.counts["audits"]
     assert 230 < one.log.monitor.counts["audits"] < 370
+    exported = one.metrics.text()[0].decode()
+    assert f'audit_upper_limit{{digest="{one.policy.digest[:8]}"}} 1.0' in exported, "unknown"
     # They were not stopped: there is nothing to think to its end.
-    assert "stopadvisor_audit_tokens_total 0.0" in one.metrics.text()[0].decode()
+    assert "stopadvisor_audit_tokens_total 0.0" in exported
     three = auditor(tmp_path / "3", share=0.1)
     three.key = bytes(range(32))
     run(three, *((served(name, stop=None), finished()) for name in names))

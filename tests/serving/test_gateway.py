@@ -22,6 +22,7 @@ from prometheus_client import CollectorRegistry as Registry
 from stopadvisor.engines.live import LiveRequest
 from stopadvisor.ground.errors import EngineError, ModelError, PolicyError
 from stopadvisor.policy.frozen import load_policy
+from stopadvisor.serving.gateway.forward import Forwarder
 from stopadvisor.serving.gateway.server import serve
 from stopadvisor.serving.metrics import Metrics
 from stopadvisor.serving.serve_settings import GatewaySettings
@@ -154,6 +155,27 @@ def test_a_fault_of_ours_costs_no_request(
     assert (answer.status, answer.way) == (200, "passthrough; reason=failed")
     assert gateway.record(number + 1)["error"] == "KeyError"
     assert "canary" not in gateway.logged.getvalue()
+
+
+def test_a_fault_where_nothing_else_can_answer_ends_one_request_alone(
+    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise KeyError("canary")
+
+    number = len(gateway.records)
+    with monkeypatch.context() as patch:
+        patch.setattr(Forwarder, "forward", fail)
+        answer = gateway.ask(chat_body(n=2))
+    assert answer.status == 500
+    assert answer.json["error"] == {
+        "message": "internal error",
+        "type": "server_error",
+        "code": None,
+    }
+    assert gateway.record(number + 1)["error"] == "KeyError"
+    assert "canary" not in gateway.logged.getvalue()
+    assert gateway.ask(chat_body(n=2)).status == 200
 
 
 def test_a_folder_has_a_policy_for_each_served_model(

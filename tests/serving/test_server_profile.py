@@ -52,6 +52,7 @@ def test_a_real_chat_is_measured_with_requests_that_no_policy_covers() -> None:
     assert (found.model, found.engine) == ("tiny-reasoner", "openai")
     assert found.per_token_seconds.decoded > 0
     assert max(body["max_tokens"] for body in server.asked) == 64
+    assert {body["temperature"] for body in server.asked} == {0}
 
 
 @pytest.mark.parametrize(
