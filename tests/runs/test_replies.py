@@ -63,6 +63,12 @@ def run_of(path: Path, lines: list[dict[str, Any]], ladder: Ladder, *, fit: floa
             "field 'rung[0].name': expected text on one line",
         ),
         ('[[rung]]\nname = "a"\nprice = [1, 1, 1]\nprize = 1', "field 'rung[0].prize' is unknown"),
+        ('[[rung]]\nname = "a"\nprice = [-1, 1, 1]', "three prices"),
+        ('[[rung]]\nname = "a"\nprice = [1, 1, 1, 1]', "three prices"),
+        ('[[rung]]\nname = "a\\u0007"\nprice = [1, 1, 1]', "expected text on one line"),
+        ('[[rung]]\nname = "a"\nprice = [1, 1, 1]\nrepeat = 129', "from 1 to 128, got 129"),
+        ('[[rung]]\nname = "a"\nprice = [1, 1, 1]\ntemperature = -1', "a number >= 0"),
+        ('[[rung]]\nname = "a"\nprice = [1, 1, 1]\ntemperature = "0"', "a number >= 0"),
         ('[[rung]]\nname = "a"\nprice = [1, 1, 1]\nrepeat = 0', "from 1 to 128, got 0"),
         ('[[rung]]\nname = "a"\nprice = [1, 1, 1]\nrepeat = true', "from 1 to 128, got True"),
         (
@@ -97,6 +103,13 @@ def test_what_a_manifest_holds_of_a_ladder_gives_it_back() -> None:
     asked = [rung.to_dict() | {"temperature": 0} for rung in TWO.rungs]
     # 0.0 would give the run another name.
     assert repr([rung.to_dict() for rung in ladder_of({"rung": asked}, "m").rungs]) == repr(asked)
+
+
+def test_a_ladder_may_be_as_long_as_is_said_and_free_but_for_what_is_decoded() -> None:
+    few = {"price": [0.0, 0.0, 0.5], "repeat": 128}
+    rungs = [few | {"name": f"r{k}"} for k in range(16)]
+    ladder = ladder_of({"rung": rungs}, "ladder")
+    assert (len(ladder.rungs), len(ladder.columns)) == (16, 16 * 128)
 
 
 @pytest.mark.parametrize(
