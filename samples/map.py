@@ -305,7 +305,7 @@ def policies(found: Sequence[Mapped]) -> str:
                 f"`{mapped.name}.joblib`",
                 kept["family"] or "full budget",
                 at,
-                lost or f"not certified: {kept['refusal']['reason']}",
+                lost or "not certified",
                 _saving(kept),
                 accuracy,
             ]
