@@ -11,7 +11,15 @@ import click
 
 from stopadvisor.api import AssessmentRequest, assess_target, is_workload_file
 from stopadvisor.cli.parts.command import CONFIG, Command, effective_config
-from stopadvisor.cli.parts.declare import PATH, VERBOSE, Printed, is_given, option, pop_settings
+from stopadvisor.cli.parts.declare import (
+    PATH,
+    VERBOSE,
+    WORKLOAD,
+    Printed,
+    is_given,
+    option,
+    pop_settings,
+)
 from stopadvisor.cli.parts.probing import RECORDED_LADDER, probe_options, take_probing
 from stopadvisor.cli.parts.settings import (
     GUARANTEES,
@@ -36,8 +44,7 @@ _ANALYSIS = option("Analysis")
 @click.command(
     "assess",
     cls=Command,
-    reads="WORKLOAD: JSONL with `question`, a question a line; `gold` where there is any. "
-    "Or a run directory, or a published raw.npz archive.",
+    reads=f"{WORKLOAD} Or a run directory, or a published raw.npz archive.",
     writes="assessment.json, stopadvisor.toml (the options used) and, with the extra `report`, "
     "report.html, into the run directory: --out, else one under runs/ named for workload, model "
     "and settings.",
@@ -55,7 +62,7 @@ _ANALYSIS = option("Analysis")
     default="deploy",
     help="Advice to act on (deploy), or the published analysis number for number (paper).",
 )
-@setting_options(asked=("alpha",))
+@setting_options()
 @PRICING
 @GUARANTEES
 @_ANALYSIS(

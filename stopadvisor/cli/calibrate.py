@@ -1,4 +1,4 @@
-"""`stopadvisor calibrate`: certify the lost-correct risk and write the frozen policy.
+"""`stopadvisor calibrate`: certify a limit on lost answers and write the frozen policy.
 
 If nothing was certified, or the advice is full thinking, the written policy never stops.
 """
@@ -36,7 +36,6 @@ __all__ = ["NOT_CERTIFIED", "command"]
 NOT_CERTIFIED = 3
 """Exit code: calibration ran and certified nothing."""
 
-_DIFFERING = "replies that may differ from what full thinking answers"
 _certificate = option("Certificate")
 
 
@@ -45,8 +44,8 @@ _certificate = option("Certificate")
     cls=Command,
     reads="A run directory or a raw.npz archive; settings that are not given come from "
     "its assessment.json.",
-    writes="The policy: policy-aALPHA-DIGEST.joblib in the run directory, or the file that is "
-    "named; its calibration next to it, and the look in the run's looks.jsonl. policy.joblib and "
+    writes="The policy: --out, else policy-aALPHA-DIGEST.joblib in the run directory; its "
+    "calibration next to it, and the look in the run's looks.jsonl. policy.joblib and "
     "calibration.json there become copies of the last certified one and its calibration; with a "
     "key to sign, POLICY.sig next to each policy.",
     examples=[
@@ -86,7 +85,7 @@ _certificate = option("Certificate")
     "--out",
     type=PATH,
     show_default="one named for alpha and digest in RUN",
-    help="File of the policy; JSON where the name ends in .json.",
+    help="The policy's file; JSON if the name ends in .json.",
 )
 @click.option(
     "--sign",
@@ -123,12 +122,12 @@ def command(
     if path is None:
         progress.remark(f"calibrating {source.folder}, the run assessed last")
     if asked.alpha is None:
-        has_gold = source.graded_by == "gold"
+        what = "all questions that may lose a right answer"
+        if source.graded_by != "gold":
+            what = "replies that may differ from what full thinking answers"
         raise CalibrationError(
-            "say --alpha, the largest share of "
-            + ("all questions that may lose a right answer" if has_gold else _DIFFERING)
-            + "; in production begin with 0.01 to 0.05; `stopadvisor assess` says what each "
-            "promise would buy"
+            f"say --alpha, the largest share of {what}; in production begin with 0.01 to 0.05; "
+            "`stopadvisor assess` says what each promise would buy"
         )
     result = issue(source, request, target, calibrated_headline, source_policy=source_policy)
     for remark in result.remarks:

@@ -1,4 +1,4 @@
-"""`stopadvisor import`: make a workload of a benchmark or log, or a run of recorded answers."""
+"""`stopadvisor import`: make a workload from a benchmark or log, or a run from answers."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _columns(text: str) -> dict[str, str]:
     "lm-evaluation-harness, JSONL, with --rung; csv: CSV with a header; probes: "
     "recorded forced answers, JSONL; replies: recorded replies of several rungs, JSONL; dataset: a "
     "name of " + ", ".join(BENCHMARKS) + ".",
-    writes="A workload, JSONL, with the recorded traces in it; of probes and replies, a run "
+    writes="A workload, JSONL, with the recorded traces in it; from probes and replies, a run "
     "directory.",
     examples=[
         "stopadvisor import inspect logs/2026-11-22_math.eval -o math.jsonl",
@@ -142,25 +142,25 @@ def _columns(text: str) -> dict[str, str]:
     "cap",
     type=COUNT,
     show_default="the longest trace",
-    help="Of probes: cap on thinking, in tokens, under which they were recorded.",
+    help="For probes: cap on thinking, in tokens, under which they were recorded.",
 )
 @click.option(
     "--suffix-tokens",
     type=click.IntRange(min=0),
     default=SUFFIX_TOKENS,
-    help="Of probes: tokens of closer and cue that stood in front of each forced answer.",
+    help="For probes: tokens of closer and cue that stood in front of each forced answer.",
 )
 @click.option(
     "--model",
     show_default="none: a policy is bound to no model",
-    help="Of probes: model that was recorded; a policy is then bound to it.",
+    help="For probes: model that was recorded; a policy is then bound to it.",
 )
 @click.option(
     "--ladder",
     metavar="LADDER.TOML",
     type=PATH,
     show_default="none: replies and --rung need one",
-    help="Of replies: the rungs in the order of climbing, the reference last, with their prices.",
+    help="For replies: the rungs in the order of climbing, the reference last, with their prices.",
 )
 @click.option(
     "--rung",
@@ -168,7 +168,7 @@ def _columns(text: str) -> dict[str, str]:
     metavar="NAME=LOG",
     type=Parsed("name=log", _rung),
     multiple=True,
-    help="Of inspect and lm-eval, in place of FILE: the log of one rung of the ladder.  "
+    help="For inspect and lm-eval, instead of FILE: the log of one rung of the ladder.  "
     "[repeatable]",
 )
 @grader_option(click.option)
@@ -176,14 +176,14 @@ def _columns(text: str) -> dict[str, str]:
     "--seed",
     type=click.IntRange(min=0),
     default=0,
-    help="Of probes and replies: seed of the split. Of a dataset: seed of the draw, and of "
+    help="For probes and replies: seed of the split. For dataset: seed of the draw, and of "
     "GPQA's options.",
 )
 @click.option(
     "--split",
     type=Parsed("fit/cal/test", parse_split),
     show_default="40/60/0 up to 2,000 questions, 40/40/20 above",
-    help="Of probes and replies: shares of questions for each part; split once, here.",
+    help="For probes and replies: shares of questions for each part; split once, here.",
 )
 @click.option(
     "--limit",
@@ -191,7 +191,7 @@ def _columns(text: str) -> dict[str, str]:
     "questions",
     type=COUNT,
     show_default="as many as the paper used",
-    help="Of a dataset: how many to draw; a larger number keeps all of a smaller one.",
+    help="For dataset: how many to draw; a larger number keeps all of a smaller one.",
 )
 @click.option(
     "--from",
@@ -199,12 +199,12 @@ def _columns(text: str) -> dict[str, str]:
     metavar="FILE|FOLDER",
     type=PATH,
     show_default="the Hugging Face hub",
-    help="Of a dataset: a copy in its own columns: JSON, JSONL, Parquet, CSV, or a hub's folder.",
+    help="For dataset: a copy in its own columns: JSON, JSONL, Parquet, CSV, or a hub's folder.",
 )
 @declare(*OUTPUT)
 @click.pass_context
 def command(ctx: click.Context, /, **params: Any) -> int:
-    """Make a workload of a program's log or a public benchmark, or a run of recorded probes.
+    """Make a workload from a log or a public benchmark, or a run from recorded answers.
 
     A question that was asked several times becomes one line of the workload, with all its recorded
     traces: thinking and reply, and the prompt as it was sent. `probe WORKLOAD --traces WORKLOAD`
@@ -223,7 +223,7 @@ def command(ctx: click.Context, /, **params: Any) -> int:
     FORMAT `replies` makes a run of whole replies, one of each rung of LADDER.TOML. A line is a
     question: id, gold and rungs, each with name, answer, finished and completion_tokens, and where
     known correct, prompt_tokens, cached_tokens, mean_logprob and seconds. FORMAT `inspect` and
-    `lm-eval` make the same of logs: a --rung for each, joined by the samples' ids, an epoch (a
+    `lm-eval` make the same from logs: a --rung for each, joined by the samples' ids, an epoch (a
     repeat) for each repeated reply. The samples of lm-eval hold no counts: the tokenizer of the
     rung's `model` counts tokens (extra `openai`).
     """

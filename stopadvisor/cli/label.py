@@ -46,7 +46,7 @@ _certificate = option("Certificate")
     "label",
     cls=Command,
     reads="RUN: a run directory without gold for every calibration question, and the workload that "
-    "it was made of. With --import a sheet: JSONL or CSV with `id` and `gold`; gold null where "
+    "it was made from. With --import a sheet: JSONL or CSV with `id` and `gold`; gold null where "
     "nobody can tell, empty where it is not filled in.",
     writes="labels.jsonl in RUN, a line for each answer; the look in its looks.jsonl. With "
     "--export a sheet: `id`, `question`, `answers`, and `gold` to be filled in.",
@@ -61,12 +61,12 @@ _certificate = option("Certificate")
 @click.option("--labeller", default="", help="Name of the labeller, if there are several.")
 @click.option("--export", type=PATH, help="Write a sheet of questions to label elsewhere.")
 @click.option("--import", "sheet", type=PATH, help="Read labels from a filled-in sheet.")
-@click.option("--limit", type=COUNT, default=150, help="Most questions on an exported sheet.")
+@click.option("--limit", type=COUNT, default=150, help="Most questions to export.")
 @_certificate(
     "--labels",
     type=COUNT,
-    help="Number of labels you plan to give; fixed when labelling begins. Where fit questions "
-    "prefer it, a sample of the replies that differ is labelled, and the test knows how many "
+    help="Number of labels you plan to give; fixed when labelling begins. If the fit questions "
+    "favour it, only a sample of the differing replies is labelled, and the test counts how many "
     "differ in all. Without it every label that can change a decision is asked for.",
 )
 @setting_options(otherwise="as assessed")

@@ -47,7 +47,7 @@ INTERRUPTED = 130
 COMMAND_GROUPS = {
     "Decide": {
         "assess": "Advise whether to stop early, with which rule, and what it saves.",
-        "calibrate": "Certify the lost-correct risk and write the frozen policy.",
+        "calibrate": "Certify a limit on lost answers and write the frozen policy.",
         "plan": "Compute how many labelled questions a certificate needs.",
         "label": "Give gold to the few questions for which it matters.",
         "report": "Write a run's results as one page with pictures.",
@@ -61,7 +61,7 @@ COMMAND_GROUPS = {
         "promote": "Choose which certified policy is in use.",
     },
     "Data": {
-        "import": "Make a workload of a benchmark or a log, or a run of recorded answers.",
+        "import": "Make a workload from a benchmark or a log, or a run from recorded answers.",
         "samples": "Write the bundled model and workloads, to try things with.",
     },
     "More": {
@@ -137,7 +137,7 @@ class _LazyGroup(click.Group):
             for example in _EXAMPLES:
                 formatter.write(f"{'':{formatter.current_indent}}{example}\n")
         with formatter.section("Files"):
-            text = "values of options, in the working directory; --show-config prints them"
+            text = "option values, in the working directory; --show-config prints them"
             formatter.write_dl([("stopadvisor.toml", text)])
         with formatter.section("Environment"):
             formatter.write_dl(list(_ENVIRONMENT.items()))

@@ -10,8 +10,8 @@ import click
 from stopadvisor.assessment.promises import plan_labels
 from stopadvisor.assessment.settings import SettingsOverrides, asked_alpha
 from stopadvisor.cli.parts.command import Command
-from stopadvisor.cli.parts.declare import PATH, SHARE, Parsed, Printed, declare, is_open, printed
-from stopadvisor.cli.parts.settings import ALPHA, DELTA
+from stopadvisor.cli.parts.declare import PATH, SHARE, Parsed, Printed, is_default, printed
+from stopadvisor.cli.parts.settings import DELTA
 from stopadvisor.ground.progress import Progress
 from stopadvisor.report.sheets.plan import plan_sheet
 from stopadvisor.rules.losses import LOSSES
@@ -31,7 +31,10 @@ __all__ = ["command"]
     ],
 )
 @click.argument("source", metavar="[RUN|RAW.NPZ]", type=PATH, required=False)
-@declare(ALPHA, DELTA)
+@click.option(
+    "--alpha", type=SHARE, show_default="as the run was assessed", help="Risk to certify."
+)
+@DELTA
 @click.option(
     "--expected-risk",
     type=click.FloatRange(0, 1, max_open=True),
@@ -73,7 +76,7 @@ def command(_: Progress, source: Path | None, **params: Any) -> Printed:
         params["alpha"] = asked_alpha(params["alpha"], recorded)
         asked = SettingsOverrides(**{name: params[name] for name in ("alpha", "delta", "loss")})
         assessment = assess(opened, asked.settings(recorded, defaults=default_settings(opened)))
-        if is_open("expected_risk"):
+        if is_default("expected_risk"):
             params["expected_risk"] = assessment.choice.risk_to_expect
         measured = {
             "label_savings": assessment.label_savings,

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from stopadvisor.cli.parts.command import Command, typed_again
-from stopadvisor.cli.parts.declare import PATH, Printed, pop_settings
+from stopadvisor.cli.parts.declare import PATH, WORKLOAD, Printed, pop_settings
 from stopadvisor.cli.parts.probing import RECORDED_LADDER, probe_options, take_probing
 from stopadvisor.collection.model_checks import LadderPreflight, PreflightReport
 from stopadvisor.collection.probing import try_questions
@@ -27,7 +27,7 @@ __all__ = ["command"]
 @click.command(
     "preflight",
     cls=Command,
-    reads="WORKLOAD: JSONL with `question`, a question a line; `gold` where there is any.",
+    reads=WORKLOAD,
     examples=[
         "stopadvisor preflight samples/arithmetic.jsonl --model samples/tiny-reasoner",
         "stopadvisor preflight my.jsonl --ladder ladder.toml",

@@ -16,7 +16,7 @@ from click.core import ParameterSource
 
 from stopadvisor.answers.grading import BY_GOLD, described, open_graders
 from stopadvisor.cli.parts.command import Command
-from stopadvisor.cli.parts.declare import PATH, Printed, pop_settings
+from stopadvisor.cli.parts.declare import PATH, WORKLOAD, Printed, pop_settings
 from stopadvisor.cli.parts.probing import RECORDED_LADDER, probe_options, take_probing
 from stopadvisor.collection.probing import probe
 from stopadvisor.collection.rung_recording import record_replies
@@ -36,9 +36,9 @@ __all__ = ["command"]
 @click.command(
     "probe",
     cls=Command,
-    reads="WORKLOAD: JSONL with `question`, a question a line; `gold` where there is any.",
-    writes="A run directory (--out, else one under runs/): manifest.json, which says how "
-    "it was probed, probes.jsonl, a question a line as each batch ends, and "
+    reads=WORKLOAD,
+    writes="A run directory (--out, else one under runs/): manifest.json, which says how it was "
+    "probed, probes.jsonl, which gets a line for each question of a finished batch, and "
     "preflight.json.",
     examples=[
         "stopadvisor probe samples/hard.jsonl --model samples/tiny-reasoner",

@@ -73,8 +73,8 @@ def command(
 ) -> Printed:
     """Measure what requests and tokens cost in seconds at a server.
 
-    Pieces of work that differ in one thing each are timed: prompts that are new or cached, answers
-    of one token or many, at each number of requests at once.
+    Times pieces of work that differ in one thing each: new or cached prompts, answers of one token
+    or many, at each number of requests at once.
     """
     check_writable(out.parent)
     out.parent.mkdir(parents=True, exist_ok=True)

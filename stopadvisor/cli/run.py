@@ -16,6 +16,7 @@ from stopadvisor.cli.parts.declare import (
     COUNT,
     PATH,
     SIGNATURE,
+    WORKLOAD,
     Printed,
     declare,
     grader_option,
@@ -40,10 +41,8 @@ __all__ = ["command"]
 @click.command(
     "run",
     cls=Command,
-    reads="POLICY, and WORKLOAD: JSONL with `question`, a question a line; `gold` where "
-    "there is any.",
-    writes="The answers, JSONL, a line as each question ends: --out, else a file under "
-    "runs/ named for workload and policy.",
+    reads=f"POLICY, and {WORKLOAD}",
+    writes="The answers, JSONL: --out gets a line as soon as a question is answered.",
     examples=[
         "stopadvisor run my.jsonl",
         "stopadvisor run policy.joblib questions.jsonl --model samples/tiny-reasoner",
@@ -57,12 +56,12 @@ __all__ = ["command"]
     "--ladder",
     metavar="LADDER.TOML",
     type=PATH,
-    help="Of a policy that climbs: the rungs with their servers.",
+    help="For a policy that climbs: the rungs with their servers.",
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="File of the answers (JSONL); by default one under runs/, named for workload and policy.",
+    help="The answers' file; by default one under runs/, named for workload and policy.",
 )
 @click.option(
     "--compare-full",
@@ -80,7 +79,7 @@ __all__ = ["command"]
     "--answer-cap",
     type=COUNT,
     show_default=f"the certified one, or {ProbePlan.answer_cap}",
-    help="Most tokens of a visible answer.",
+    help="Longest visible answer, in tokens.",
 )
 @SIGNATURE
 @grader_option(click.option)

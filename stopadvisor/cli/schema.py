@@ -91,9 +91,9 @@ def _check(ctx: click.Context, param: click.Parameter, name: str | None) -> str 
 @click.argument("name", required=False, callback=_check)
 @declare(*OUTPUT)
 def command(name: str | None, *, json: bool, quiet: bool) -> int:
-    """Print the JSON Schema of the documents that `--json` prints, by NAME; without one, a list.
+    """Print the JSON Schema of what `--json` prints; without NAME, list the schemas.
 
-    A document is named for the command that prints it.
+    A schema is named for the command that prints the document.
     """
     if name is None:
         facts = tuple(

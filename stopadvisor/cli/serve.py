@@ -89,7 +89,7 @@ _GATEWAY = (
         "--ladder",
         metavar="LADDER.TOML",
         type=PATH,
-        help="Of a policy that climbs, in place of --upstream: the rungs with their servers.",
+        help="For a policy that climbs, instead of --upstream: the rungs with their servers.",
     ),
     _gateway(
         "--listen",

@@ -14,8 +14,8 @@ from stopadvisor.assessment.settings import asked_alpha
 from stopadvisor.certification.looks import open_calibration as open_calibration_part
 from stopadvisor.certification.looks import show_fit
 from stopadvisor.cli.parts.command import Command
-from stopadvisor.cli.parts.declare import OUTPUT, PATH, Parsed, declare, show
-from stopadvisor.cli.parts.settings import ALPHA, DELTA, setting_options
+from stopadvisor.cli.parts.declare import OUTPUT, PATH, SHARE, Parsed, declare, show
+from stopadvisor.cli.parts.settings import DELTA, setting_options
 from stopadvisor.ground.constants import (
     DEFAULT_ALPHA,
     PAPER_BOOTSTRAP_RESAMPLES,
@@ -65,7 +65,13 @@ def _extra(text: str) -> tuple[str, str]:
 )
 @click.argument("name", metavar="NAME", type=click.Choice([*STUDIES, ALL, LIST]))
 @click.argument("runs", metavar="[RUN|RAW.NPZ]...", nargs=-1, type=PATH)
-@declare(ALPHA, DELTA)
+@click.option(
+    "--alpha",
+    type=SHARE,
+    show_default=f"{DEFAULT_ALPHA}; for rivals as the run was assessed",
+    help="Risk to certify.",
+)
+@DELTA
 @setting_options(["serving"], otherwise=StudyOptions.serving)
 @click.option("--seed", type=int, default=PAPER_BOOTSTRAP_SEED, help="Seed of the resamples.")
 @click.option(

@@ -180,14 +180,15 @@ _CONFIG_OPTIONS = (
         type=click.Path(path_type=Path),
         expose_value=False,
         show_default=f"{CONFIG}, where there is one",
-        help="Take values of options from this file: TOML, a key an option, a table a command.",
+        help="Read option values from this TOML file: a key for each option, a table for each "
+        "command.",
     ),
     SectionOption(
         ["--show-config"],
         section="Configuration",
         is_flag=True,
         expose_value=False,
-        help="Print the values of all options as such a file, and exit.",
+        help="Print all option values as such a file, and exit.",
     ),
 )
 """Options that every command takes."""

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from stopadvisor.report.sheet import Sheet
 
 __all__ = [
-    "COUNT", "OUTPUT", "PATH", "SHARE", "SIGNATURE", "VERBOSE", "Decorator", "Parsed", "Printed",
-    "SectionOption", "declare", "grader_option", "is_given", "is_open", "option", "pop_settings",
-    "printed", "show",
+    "COUNT", "OUTPUT", "PATH", "SHARE", "SIGNATURE", "VERBOSE", "WORKLOAD", "Decorator", "Parsed",
+    "Printed", "SectionOption", "declare", "grader_option", "is_default", "is_given", "option",
+    "pop_settings", "printed", "show",
 ]  # fmt: skip
 
 Decorator = Callable[[Any], Any]
@@ -31,6 +31,8 @@ _Value = TypeVar("_Value")
 PATH = click.Path(path_type=Path)
 COUNT = click.IntRange(min=1)
 SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
+WORKLOAD = "WORKLOAD: JSONL, one question per line: `question`, and `gold` where it is known."
+"""What commands read, in their help."""
 
 
 class SectionOption(click.Option):
@@ -114,7 +116,7 @@ SIGNATURE = click.option(
     metavar="KEY.pub",
     type=PATH,
     multiple=True,
-    help="Refuse a policy that this key has not signed (PEM); several: one of them must have.",
+    help="Refuse a policy that none of these public keys (PEM) has signed.  [repeatable]",
 )
 
 
@@ -124,7 +126,7 @@ def is_given(name: str) -> bool:
     return source == click.core.ParameterSource.COMMANDLINE
 
 
-def is_open(name: str) -> bool:
+def is_default(name: str) -> bool:
     """Whether an option has its default."""
     source = click.get_current_context().get_parameter_source(name)
     return source == click.core.ParameterSource.DEFAULT

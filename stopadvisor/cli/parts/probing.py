@@ -186,13 +186,13 @@ _PROBE = (
         help="Cut thinking here; use production's own cap. auto: 8192, or what the context leaves.",
     ),
     _probing(
-        "--cap", type=COUNT, default=ProbeSettings.cap, help="Most tokens of a forced answer."
+        "--cap", type=COUNT, default=ProbeSettings.cap, help="Longest forced answer, in tokens."
     ),
     _probing(
         "--answer-cap",
         type=COUNT,
         default=ProbeSettings.answer_cap,
-        help="Most tokens of the visible answer after thinking.",
+        help="Longest visible answer after thinking, in tokens.",
     ),
     _probing(
         "--cue",
@@ -231,7 +231,7 @@ _PROBE = (
         "--task",
         type=click.Choice(TASKS),
         show_default="as gold says; math without any",
-        help="Kind of answer of questions that name none.",
+        help="Kind of answer for questions that name none.",
     ),
     _probing(
         "--seed", type=click.IntRange(min=0), default=0, help="Seed of the traces and the split."
@@ -286,5 +286,5 @@ RECORDED_LADDER = option("Probing")(
     "--ladder",
     metavar="LADDER.TOML",
     type=PATH,
-    help="Ask every rung that this file names for a whole reply, in place of probing one model.",
+    help="Ask every rung that this file names for a whole reply, instead of probing one model.",
 )

@@ -17,7 +17,7 @@ from stopadvisor.cli.parts.declare import (
     Decorator,
     Parsed,
     declare,
-    is_open,
+    is_default,
     option,
     pop_settings,
 )
@@ -33,7 +33,7 @@ from stopadvisor.rules.serving_profile import SERVING_PROFILE, read_serving_prof
 from stopadvisor.runs.prices import LOCAL_GPU, PriceRequest
 
 __all__ = [
-    "ALPHA", "DELTA", "DESPITE", "GUARANTEES", "PRICING", "overrides", "price_request",
+    "DELTA", "DESPITE", "GUARANTEES", "PRICING", "overrides", "price_request",
     "setting_options",
 ]  # fmt: skip
 
@@ -58,7 +58,7 @@ def overrides(params: dict[str, Any]) -> SettingsOverrides:
             example = ",".join(f"{name}=0.05" for name in names)
             raise click.UsageError(f"several losses take a limit each: --alpha {example}")
         alpha, also = limits, () if names else None  # with --loss no other limit is taken over
-    if is_open("families"):  # the default of a ladder differs from the one shown
+    if is_default("families"):  # the default of a ladder differs from the one shown
         params["families"] = None
     loss = names[0] if names else None
     result = pop_settings(SettingsOverrides, params, alpha=alpha, loss=loss, also=also)
@@ -130,7 +130,7 @@ _FAMILIES = Parsed(
 _DEFAULTS = Settings()
 _OPTIONS: dict[str, tuple[str, Any, Any, str]] = {
     "alpha": (
-        "Certificate", Parsed("limit|loss=limit,...", _limits), _DEFAULTS.alpha,
+        "Certificate", Parsed("limit|loss=limit,...", _limits), None,
         "Largest share of questions that may lose a right answer, or "
         "lost=0.05,drop=0.02,category=NAME:lost=0.08.",
     ),
@@ -142,11 +142,11 @@ _OPTIONS: dict[str, tuple[str, Any, Any, str]] = {
     "price": (
         "Serving costs", Parsed("in/cached/out|file", _price), None,
         "Money per million input, cached and output tokens, or a file of `profile-serving` "
-        f"(seconds). Else assess takes {SERVING_PROFILE} in the model's folder, or computes them.",
+        "(seconds).",
     ),
     "on-give-up": (
         "Certificate", click.Choice(get_args(OnGiveUp)), _DEFAULTS.on_give_up,
-        "Of a ladder: where all cheap rungs seem to be wrong, ask the reference at once, or serve "
+        "For a ladder: when all cheap rungs seem to be wrong, ask the reference at once, or serve "
         "the cheap reply, marked as such.",
     ),
     "families": (
@@ -155,7 +155,7 @@ _OPTIONS: dict[str, tuple[str, Any, Any, str]] = {
     ),
 }  # fmt: skip
 """By name: section, type, default and help."""
-_SHOWN = {"serving": "vllm"}
+_SHOWN = {"serving": "vllm", "price": f"{SERVING_PROFILE} in the model's folder, else computed"}
 """Shown for defaults that depend on the run."""
 
 GUARANTEES = declare(
@@ -178,11 +178,8 @@ DESPITE = option("Certificate")(
     "or alpha is more than 20 % of the full-thinking accuracy.  [repeatable]",
 )
 
-ALPHA = click.option(
-    "--alpha", type=SHARE, show_default="as the run was assessed", help="Risk to certify."
-)
 DELTA = click.option("--delta", type=SHARE, default=DEFAULT_DELTA, help="One minus the confidence.")
-"""For commands that read no assessment."""
+"""For commands that take it from no assessment."""
 
 
 def setting_options(
@@ -205,16 +202,13 @@ def setting_options(
     declared = []
     for name in names:
         section, kind, default, text = _OPTIONS[name]
-        shown: bool | str | None = name not in asked
-        if shown:
-            shown = otherwise or _SHOWN.get(name, True)
         declared.append(
             option(section)(
                 f"--{name}",
                 *(["weights"] if name == "price" else []),
                 type=kind,
-                default=default if otherwise is None and name not in asked else None,
-                show_default=shown,
+                default=default if otherwise is None else None,
+                show_default=name not in asked and (otherwise or _SHOWN.get(name, True)),
                 help=text,
             )
         )
