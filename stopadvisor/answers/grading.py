@@ -23,15 +23,9 @@ from stopadvisor.ground.json_text import parse_json
 from stopadvisor.ground.progress import tracked
 
 __all__ = [
-    "BY_GOLD",
-    "GRADING",
-    "FunctionGrader",
-    "Grader",
-    "Graders",
-    "Grades",
-    "described",
+    "BY_GOLD", "GRADING", "FunctionGrader", "Grader", "Graders", "Grades", "described",
     "open_graders",
-]
+]  # fmt: skip
 
 GRADING = {"normalizer": NORMALIZER, "grader": GRADER}
 """Versions that decide the labels; a change needs regrading, not new probes."""

@@ -34,16 +34,9 @@ from stopadvisor.answers.numerals import (
 )
 
 __all__ = [
-    "GRADER",
-    "MAX_CHARACTERS",
-    "NORMALIZER",
-    "TASKS",
-    "check_gold",
-    "extract_forced",
-    "extract_natural",
-    "guess_task",
-    "normalize",
-]
+    "GRADER", "MAX_CHARACTERS", "NORMALIZER", "TASKS", "check_gold", "extract_forced",
+    "extract_natural", "guess_task", "normalize",
+]  # fmt: skip
 
 TASKS = ("math", "numeric", "choice", "exact")
 NORMALIZER = "1"
@@ -105,10 +98,7 @@ _MOST_NUMBERS = 100
 
 
 def _segment(text: str) -> str:
-    for part in _anchored(text):
-        text = part
-        break
-    return _first_line(text)
+    return _first_line(next(_anchored(text), text))
 
 
 def _anchored(text: str) -> Iterator[str]:

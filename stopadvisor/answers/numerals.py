@@ -12,15 +12,9 @@ import unicodedata
 from fractions import Fraction
 
 __all__ = [
-    "MAX_CHARACTERS",
-    "MAX_DIGITS",
-    "NUMBER",
-    "ascii_math",
-    "compatible",
-    "lowest_terms",
-    "plain_integer",
-    "plain_number",
-]
+    "MAX_CHARACTERS", "MAX_DIGITS", "NUMBER", "ascii_math", "compatible", "lowest_terms",
+    "plain_integer", "plain_number",
+]  # fmt: skip
 
 MAX_CHARACTERS = 32_768
 """Most characters of a text that any rule reads.

@@ -23,6 +23,7 @@ from stopadvisor.report.words import (
     kind_rules,
     on_stack,
     percent,
+    plural,
     points,
     share,
     whole_percent,
@@ -202,7 +203,7 @@ def other_stacks(effect: Effect) -> list[str]:
     for name, saving in effect.savings.items():
         if name != effect.serving and saving is not None:
             does = f"saves {percent(saving)}"
-            if saving < 0:
+            if round(saving, 1) < 0:
                 does = f"costs {percent(-saving)} more than full thinking"
             in_vllm = name == COMMON_STACK and effect.serving != "vllm"
             phrases.append(f"{does} under {name}{' (as in vLLM)' * in_vllm}")
@@ -373,8 +374,7 @@ def run_effect(full: TimedComparison) -> Effect:
 
 def run_headline(summary: AnswerSummary) -> str:
     """Return the first sentence of `run`, compared with full thinking if the run did that too."""
-    full, count = summary.full, summary.questions
-    asked = f"{count} question" if count == 1 else f"{count} questions"
+    full, asked = summary.full, plural(summary.questions, "question")
     if summary.kind == "full-budget":
         return f"Answered {asked} with full thinking: this policy never stops early."
     if summary.climbed is not None:
@@ -387,6 +387,6 @@ def run_headline(summary: AnswerSummary) -> str:
     time = full.time_saving_pct
     timed = ""
     if time is not None:
-        verb = "Time: " + (f"{percent(time)} less" if time >= 0 else f"{percent(-time)} more")
-        timed = f" {verb} for {full.timed_questions} questions."
+        change = f"{percent(time)} less" if time >= 0 else f"{percent(-time)} more"
+        timed = f" Time: {change} for {full.timed_questions} questions."
     return sentence(run_effect(full)) + timed

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar, overload
+from typing import TypeVar
 
 import numpy as np
 
@@ -206,7 +206,8 @@ def _lost_questions(choice: Choice, texts: _Texts) -> LostQuestions | None:
 def _example(row: int, mine: Ending, others: Sequence[Ending], texts: _Texts) -> QuestionExample:
     table = mine.rule.view
     name = table.ids[row]
-    record, positions = texts.records.get(name), table.positions[row]
+    record, question = texts.records.get(name), texts.questions.get(name)
+    positions = table.positions[row]
     answers = {} if record is None else {c.budget: _short(c.answer) for c in record.checkpoints}
     confidence = np.exp(table.mean_logprob[row])
     known = np.isfinite(confidence) & (table.entropy_source != "none")
@@ -229,8 +230,8 @@ def _example(row: int, mine: Ending, others: Sequence[Ending], texts: _Texts) ->
     )
     return QuestionExample(
         name,
-        _short(texts.questions.get(name), _LONGEST_TEXT),
-        None if record is None else _short(record.gold),
+        None if question is None else _short(question, _LONGEST_TEXT),
+        None if record is None or record.gold is None else _short(record.gold),
         int(table.trace_tokens[row]),
         steps,
         int(mine.stops[row]),
@@ -239,14 +240,10 @@ def _example(row: int, mine: Ending, others: Sequence[Ending], texts: _Texts) ->
     )
 
 
-@overload
-def _short(text: str, most: int = ...) -> str: ...
-@overload
-def _short(text: str | None, most: int = ...) -> str | None: ...
-def _short(text: str | None, most: int = 200) -> str | None:
+def _short(text: str, most: int = 200) -> str:
     """Strip a text and cut it at the length that a page shows."""
-    text = None if text is None else text.strip()
-    return text if text is None or len(text) <= most else f"{text[:most]} …"
+    text = text.strip()
+    return text if len(text) <= most else f"{text[:most]} …"
 
 
 # --- In a run ------------------------------------------------------------------------------------

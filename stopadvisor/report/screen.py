@@ -66,7 +66,6 @@ class Screen:
         self._ascii = self._console.options.ascii_only
         known = out.isatty() or os.environ.get("COLUMNS", "").isdecimal()
         self._console.width = min(self._console.width if known else WIDTH, WIDEST)
-        self._names = 0
 
     def headline(self, text: str, tone: Tone | None = None) -> None:
         """Print the headline."""
@@ -75,7 +74,7 @@ class Screen:
     def section(self, section: Section) -> None:
         """Print a title, then a table or facts, then paragraphs."""
         if section.header:
-            self.table(section.title, section.header, section.rows, left=section.left)
+            self._table(section)
         else:
             if section.title:
                 self.title(section.title)
@@ -88,20 +87,17 @@ class Screen:
     ) -> None:
         """Print a command, then one fact a line, its value wrapped next to its name."""
         rows = list(rows)
-        self._names = max((len(name) for name, _ in rows), default=0)
-        if command is not None:
-            self.command(command, called)
+        if command is not None:  # on one line, however long, to be copied
+            width = max((len(name) for name, _ in rows), default=0)
+            label = (f"  {called:{width}}  ", "dim")
+            text = Text.assemble(label, (printable(command), "bold cyan"))
+            self._print(text, soft_wrap=True)
         table = Table.grid(padding=(0, 2, 0, 0))
         table.add_column(no_wrap=True)
         table.add_column(overflow="fold")
         for name, value in rows:
             table.add_row(_styled(name, "dim"), _styled(value))
         self._indented(table)
-
-    def command(self, text: str, name: str = "next") -> None:
-        """Print a command to copy on one line, however long."""
-        start = (f"  {name:{self._names}}  ", "dim")
-        self._print(Text.assemble(start, (printable(text), "bold cyan")), soft_wrap=True)
 
     def text(self, text: str) -> None:
         """Print a paragraph."""
@@ -112,24 +108,18 @@ class Screen:
         self._print(Text())
         self._print(_styled(text, style))
 
-    def table(
-        self, title: str, header: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1
-    ) -> None:
-        """Print a table whose first `left` columns are aligned left, the others right.
-
-        A last column without a name is aligned left, too.
-        """
-        self.title(title)
+    def _table(self, section: Section) -> None:
+        self.title(section.title)
         table = Table(
             box=_ASCII_HEAD if self._ascii else _HEAD,
             pad_edge=False,
             show_edge=False,
             padding=(0, _GAP - 1, 0, 0),  # the box adds one
         )
-        cells = [[_styled(cell) for cell in row] for row in (header, *rows)]
+        cells = [[_styled(cell) for cell in row] for row in (section.header, *section.rows)]
         widths = self._widths(cells)
-        for k, name in enumerate(header):
-            justify: Literal["left", "right"] = "right" if k >= left and name else "left"
+        for k, name in enumerate(section.header):
+            justify: Literal["left", "right"] = "right" if k >= section.left and name else "left"
             table.add_column(cells[0][k], justify=justify, overflow="fold", width=widths[k])
         for row in cells[1:]:
             table.add_row(*row)

@@ -19,14 +19,8 @@ from stopadvisor.ground.json_text import parse_json
 from stopadvisor.ground.progress import tracked
 
 __all__ = [
-    "check_text",
-    "is_reply",
-    "messages_field",
-    "option_lines",
-    "read_rows",
-    "refuse",
-    "text_field",
-]
+    "check_text", "is_reply", "messages_field", "option_lines", "read_rows", "refuse", "text_field",
+]  # fmt: skip
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 

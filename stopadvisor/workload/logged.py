@@ -23,23 +23,10 @@ from stopadvisor.workload.questions import content_key, require_usable_gold
 from stopadvisor.workload.traces import split_thinking
 
 __all__ = [
-    "COLUMNS",
-    "MOST_BYTES",
-    "MOST_VALUES",
-    "Gathered",
-    "LogContent",
-    "LogOptions",
-    "Logged",
-    "chat_messages",
-    "gather",
-    "gold_text",
-    "load_json",
-    "open_log",
-    "plain_text",
-    "read_csv",
-    "read_json",
-    "read_table",
-]
+    "COLUMNS", "MOST_BYTES", "MOST_VALUES", "Gathered", "LogContent", "LogOptions", "Logged",
+    "chat_messages", "gather", "gold_text", "load_json", "open_log", "plain_text", "read_csv",
+    "read_json", "read_table",
+]  # fmt: skip
 
 MOST_BYTES = 2**28
 """Largest JSON document that is read, and most text of one log that is held in memory."""
@@ -395,9 +382,8 @@ def _free_name(entry: Logged, names: dict[str, str], counts: Counter[str]) -> st
 
 def _ordered(line: Mapping[str, Any]) -> dict[str, Any]:
     """Fields in a fixed order; a single user message without traces becomes a `question`."""
-    messages = line["messages"]
-    plain = len(messages) == 1 and messages[0]["role"] == "user" and "traces" not in line
-    content = {"question": messages[0]["content"]} if plain else {"messages": messages}
-    names = ("id", "gold", "task", "category", "group", "traces")
-    rest = {name: line[name] for name in names if name in line}
-    return {**{k: rest.pop(k) for k in ("id",) if k in rest}, **content, **rest}
+    fields, messages = dict(line), line["messages"]
+    if len(messages) == 1 and messages[0]["role"] == "user" and "traces" not in line:
+        fields["question"] = fields.pop("messages")[0]["content"]
+    names = ("id", "question", "messages", "gold", "task", "category", "group", "traces")
+    return {name: fields[name] for name in names if name in fields}

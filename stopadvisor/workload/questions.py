@@ -24,23 +24,10 @@ from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.workload.lines import messages_field, read_rows, refuse, text_field
 
 __all__ = [
-    "ASSUMED_TASK",
-    "PARTS",
-    "SMALLEST_PARTS",
-    "TASKS",
-    "PartCounts",
-    "Question",
-    "RecordedTrace",
-    "Workload",
-    "assign_parts",
-    "content_key",
-    "default_split",
-    "name_key",
-    "parse_split",
-    "read_workload",
-    "render_messages",
-    "require_usable_gold",
-]
+    "ASSUMED_TASK", "PARTS", "SMALLEST_PARTS", "TASKS", "PartCounts", "Question", "RecordedTrace",
+    "Workload", "assign_parts", "content_key", "default_split", "name_key", "parse_split",
+    "read_workload", "render_messages", "require_usable_gold",
+]  # fmt: skip
 
 PARTS = ("fit", "calibration", "test")
 

@@ -9,6 +9,7 @@ from stopadvisor.ground.printable import csv_cell, json_safe, printable, short_r
 from stopadvisor.ground.results import to_json
 from stopadvisor.report.progress import LineProgress
 from stopadvisor.report.screen import Screen
+from stopadvisor.report.sheet import Section
 from stopadvisor.studies.tables import SkippedStudy
 
 HOSTILE = "a\x1b[2Jb\x9b1mc\x07d\u202ee\re\x7f"
@@ -50,12 +51,10 @@ def test_every_part_of_a_screen_is_filtered() -> None:
     out = io.StringIO()
     screen = Screen(out)
     screen.headline(HOSTILE)
-    screen.facts([(HOSTILE, HOSTILE)])
-    screen.text(HOSTILE)
+    screen.facts([(HOSTILE, HOSTILE)], "run '\x1b[2J'")
     screen.title(HOSTILE)
     screen.text(HOSTILE)
-    screen.table(HOSTILE, (HOSTILE, HOSTILE), [(HOSTILE, HOSTILE)])
-    screen.command("run '\x1b[2J'")
+    screen.section(Section(HOSTILE, (HOSTILE, HOSTILE), ((HOSTILE, HOSTILE),)))
     assert not set("\x1b\x9b\x07\u202e\r\x7f") & set(out.getvalue())
     assert "\\x1b[2J" in out.getvalue()
 

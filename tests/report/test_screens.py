@@ -21,7 +21,7 @@ from stopadvisor import __version__
 from stopadvisor.cli.main import main
 from stopadvisor.policy.run_policies import calibration_of
 from stopadvisor.report.screen import Screen, draw
-from stopadvisor.report.sheet import Sheet
+from stopadvisor.report.sheet import Section, Sheet
 from stopadvisor.report.sheets.run import run_sheet
 from stopadvisor.runs.directory import RunDirectory
 from tests.goldens import Goldens
@@ -134,11 +134,11 @@ def test_the_screen_is_the_golden_one(
 def test_no_width_of_a_table_tears_a_figure(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     header = ("rule", "lost", "saves of it all", "saves of all", "saves")
-    rows = [
+    rows = (
         ("signals combined (learned)", "-166.98%", "29.6%", "-105.24%", "-115.25%"),
         ("one", "9%", "-105.2%", "0.5%", "7%"),
-    ]
-    Screen(out := StringIO()).table("Savings", header, rows)
+    )
+    Screen(out := StringIO()).section(Section("Savings", header, rows))
     words = out.getvalue().split()
     assert all(words.count(figure) == 1 for row in rows for figure in row[1:])
     lines = out.getvalue().splitlines()
@@ -166,7 +166,7 @@ class Terminal(StringIO):
 def summary(out: StringIO | TextIOWrapper) -> None:
     draw(run_sheet(ANSWERED), out)
     screen = Screen(out)
-    screen.table("Models", ("name", "share"), [("Qwen/Qwen3-8B", "50%")])
+    screen.section(Section("Models", ("name", "share"), (("Qwen/Qwen3-8B", "50%"),)))
 
 
 def test_a_terminal_gets_colour_and_the_same_text(
@@ -199,14 +199,14 @@ def test_run_sends_nobody_to_a_server_where_the_policy_costs() -> None:
 def test_what_a_stream_cannot_encode_is_escaped(folder: Path, encoding: str) -> None:
     with TextIOWrapper((folder / "out").open("wb"), encoding=encoding) as out:
         screen = Screen(out)
-        screen.facts([("model", "modèle-数"), ("rule", "α ≥ 0.1 → stop … 2 – 3")])
-        screen.command("stopadvisor assess 数")
-        screen.table("", ("rule", "saves"), [("one", "5%")])
+        facts = [("model", "modèle-数"), ("rule", "α ≥ 0.1 → stop … 2 – 3")]
+        screen.facts(facts, "stopadvisor assess 数")
+        screen.section(Section("", ("rule", "saves"), (("one", "5%"),)))
     text = (folder / "out").read_text(encoding=encoding)
     model = "mod\\xe8le" if encoding == "ascii" else "modèle"
     assert text == (
-        f"  model  {model}-\\u6570\n  rule   alpha >= 0.1 -> stop ... 2 - 3\n"
         "  next   stopadvisor assess \\u6570\n"
+        f"  model  {model}-\\u6570\n  rule   alpha >= 0.1 -> stop ... 2 - 3\n"
         "\n\n  rule   saves\n  ------------\n  one       5%\n"
     )
 

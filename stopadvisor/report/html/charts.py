@@ -372,7 +372,7 @@ def _themed(value: str) -> str:
     """Replace colours by CSS variables, and fonts by the page's own."""
     for name, colour in COLOURS.items():
         value = value.replace(colour, f"var(--{name})")
-    weight = _SHORTHAND.sub(
+    value = _SHORTHAND.sub(
         lambda m: f"font-size: {m[2]}px" + (f"; font-weight: {m[1]}" if m[1] else ""), value
     )
-    return _FAMILY.sub("", weight)
+    return _FAMILY.sub("", value)

@@ -75,7 +75,7 @@ def write_report(folder: Path, target: Path | None = None) -> WrittenPage:
         bytes=len(page),
         protocol=data.result.protocol,
         certified=None if calibration is None else calibration.certified,
-        remarks=tuple(data.remarks),
+        remarks=data.remarks,
     )
 
 

@@ -25,17 +25,17 @@ _MOST_ROWS, _FIRST_ROWS = 40, 20
 def study_list_sheet(listed: StudyList) -> Sheet:
     """Return the list of studies."""
     rows = listed.studies
-    special = tuple(f"{row.name}: {row.needs}." for row in rows if row.needs != "one run")
+    needs = tuple(f"{row.name}: {row.needs}." for row in rows if row.needs != "one run")
     options = tuple(
         f"{row.name}: --set {key}={value}" for row in rows for key, value in row.options.items()
     )
-    sections = [Section("What some need", texts=special)]
-    if options:
-        sections.append(Section("Options of their own", texts=options))
     return Sheet(
         "Studies over finished runs: stopadvisor study NAME RUN...",
         facts=tuple((row.name, row.help) for row in rows),
-        sections=tuple(sections),
+        sections=(
+            Section("What some need", texts=needs),
+            Section("Options of their own", texts=options),
+        ),
     )
 
 
@@ -58,7 +58,7 @@ def study_sheet(study: StudyReport) -> Sheet:
 def skipped_sheet(skipped: Sequence[SkippedStudy]) -> Sheet:
     """Return the studies that were skipped."""
     texts = tuple(f"{row.study}: {row.reason}" for row in skipped)
-    return Sheet("Skipped" if texts else "No study was skipped.", sections=(Section(texts=texts),))
+    return Sheet("Skipped", sections=(Section(texts=texts),))
 
 
 def _sections(table: Table, file: str, *, alone: bool) -> Iterator[Section]:
