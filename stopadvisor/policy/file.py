@@ -137,7 +137,10 @@ def _text_of(data: bytes) -> memoryview:
     return view[start:end]
 
 
-_BEFORE = "policies of schema 1 and 2 are not read any more: calibrate the run again"
+_BEFORE = (
+    "policies of schema 1 and 2 are not read any more: assess the workload again, in a folder "
+    "without old runs, and calibrate it"
+)
 
 
 def _check_schema(schema: int) -> None:

@@ -59,6 +59,8 @@ class BatchSeconds:
 SERVING_PROFILE = "serving-profile.json"
 """Name of the profile in a model's folder."""
 
+_AGAIN = "measure again, with this version's profile-serving"
+
 
 @dataclass(frozen=True)
 class PerTokenSeconds:
@@ -122,10 +124,13 @@ class ServingProfile:
         schema = data.get("schema") if isinstance(data, Mapping) else None
         if schema != cls.SCHEMA:
             raise CalibrationError(
-                f"{where}: field 'schema': expected {cls.SCHEMA}, got {schema!r}"
+                f"{where}: field 'schema': expected {cls.SCHEMA}, got {schema!r}; {_AGAIN}"
             )
         held = {name: value for name, value in data.items() if name != "schema"}
-        return parse_as(CalibrationError, cls, held, where)
+        try:
+            return parse_as(CalibrationError, cls, held, where)
+        except CalibrationError as error:
+            raise CalibrationError(f"{error}; {_AGAIN}") from error
 
 
 def fit_costs(measurements: Sequence[Measurement], **fields: Any) -> ServingProfile:

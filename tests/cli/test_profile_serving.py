@@ -79,7 +79,8 @@ def test_a_fit_prices_requests_and_the_tokens_of_its_load() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"schema": 1}, "field 'schema': expected 2, got 1"),
+        ({"schema": 1}, "field 'schema': expected 2, got 1; measure again"),
+        ({"seconds_at": [1.0]}, "field 'seconds_at' is unknown; measure again"),  # as 0.1.0's had
         (
             {"per_token_seconds": {"prefilled": 0, "cached": 0, "decoded": 0}},
             "field 'per_token_seconds.decoded': expected a float > 0",

@@ -119,7 +119,7 @@ def test_objects_are_refused(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        (2, "expected 3, got 2; policies of schema 1 and 2 are not read any more: calibrate"),
+        (2, "expected 3, got 2; policies of schema 1 and 2 are not read any more: assess"),
         (1, "expected 3, got 1; policies of schema 1 and 2"),
         (4, "written by a newer StopAdvisor .policy schema 4; .* upgrade with pip install -U"),
     ],
