@@ -18,8 +18,9 @@ from stopadvisor.rules.families import rule_name
 from stopadvisor.rules.outcomes import BlindStopping
 
 __all__ = [
-    "FIXED", "LABELS", "LIKELY", "PROVISIONAL", "Recommendation", "deciding_reason", "overthinks",
-    "probability_words", "profile_reason", "recommend", "standing",
+    "FIXED", "LABELS", "LIKELY", "PROVISIONAL", "Recommendation", "deciding_reason",
+    "fit_questions_to_tell", "overthinks", "probability_words", "profile_reason", "recommend",
+    "standing", "two_digits",
 ]  # fmt: skip
 
 PolicyKind = Literal["learned", "scalar", "fixed-budget", "full-budget"]
@@ -27,6 +28,11 @@ _NEAR = 2.0
 """A fixed budget is mentioned if it saves at most this many points less than the advised rule."""
 LIKELY = 0.5
 """From this probability on, a positive saving counts as certifiable."""
+_TO_TELL = (1 + 1.282 / 1.645) ** 2
+"""A 95 % lower limit that is 0 on average becomes positive with probability 0.9 at this multiple of
+the questions."""
+_MOST_TO_TELL = 10
+"""A saving that would take more than this many times the fit questions to show is not expected."""
 FIXED = "Fixed budget: "
 """Prefix of the reason that compares a fixed budget with the advised rule."""
 LABELS = "Labels: "
@@ -67,6 +73,27 @@ def overthinks(gained: float, lost: float) -> bool:
     Two standard deviations of a fair coin over all questions that change sides.
     """
     return gained - lost > 2 * math.sqrt(gained + lost)
+
+
+def fit_questions_to_tell(saving: float, lower: float, n_fit: int) -> int | None:
+    """Fit questions that would show a saving with probability 0.9, where `n_fit` do not show it.
+
+    `saving` and its one-sided 95 % limit `lower` are percentages.  The distance between them
+    shrinks with the square root of the number of questions.  None where the limit is positive, and
+    where no saving is expected or ten times as many would not show it.
+    """
+    if lower > 0 or round(saving, 1) <= 0:
+        return None
+    times = _TO_TELL * ((saving - lower) / saving) ** 2
+    if times > _MOST_TO_TELL:
+        return None
+    return math.ceil(times * n_fit)
+
+
+def two_digits(n: int) -> int:
+    """A number, rounded up to two digits."""
+    unit: int = 10 ** max(len(str(n)) - 2, 0)
+    return -(-n // unit) * unit
 
 
 def _percent(value: float, digits: int = 1) -> str:
@@ -161,10 +188,14 @@ def recommend(
         )
         if round(saving, 1) == 0:
             expected = "would save nothing"
-        return full_budget(
-            f"Serving: {does} {expected}: "
-            f"{'probing' if rank_of(point.family) and not climbs else 'it'} is not worth it."
-        )
+        it = "probing" if rank_of(point.family) and not climbs else "it"
+        so = f"{it} is not worth it"
+        if enough := fit_questions_to_tell(saving, lower, choice.n_fit):
+            so = (
+                f"{choice.n_fit} fit questions are too few to tell, about {two_digits(enough):,} "
+                "would be enough"
+            )
+        return full_budget(f"Serving: {does} {expected}: {so}.")
     reasons.append(
         f"Serving: {does} is expected to save "
         f"{saving:.1f} % of the cost, at least {lower:.1f} % (one-sided 95 %)."

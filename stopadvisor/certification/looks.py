@@ -55,7 +55,8 @@ def deploy_request(settings: Settings) -> dict[str, Any]:
 def named_settings(settings: Settings) -> dict[str, Any]:
     """Settings as a look records them; those on losses and traces only where they were given.
 
-    The constant ``cache_block`` is recorded because costs rest on it.
+    The constant ``cache_block`` is recorded because earlier looks hold it: a request without it
+    would not be found in a run's log, and would spend delta again.
     """
     named = asdict(settings) | {"weights": plain(settings.weights), "cache_block": CACHE_BLOCK}
     for name, unsaid in (

@@ -22,7 +22,7 @@ from stopadvisor.rules.climb import Climb
 from stopadvisor.rules.costs import PAPER_WEIGHTS, Costing, Serving, Weights
 from stopadvisor.rules.drift import Drift, drift_features, drift_names, feature_drift
 from stopadvisor.rules.families import FIXED_BUDGET
-from stopadvisor.rules.features import LinearModel
+from stopadvisor.rules.features import LOGPROB_FEATURES, LinearModel
 from stopadvisor.rules.losses import DIFFERS, LOSSES
 from stopadvisor.rules.outcomes import measure
 from stopadvisor.rules.schedules import GridSchedule, Schedule, grid_view, schedule_of
@@ -34,8 +34,6 @@ __all__ = [
     "CategoryRisk", "Fresh", "Verification", "costing", "fresh_questions", "questions_seen",
     "scorer_of", "verify",
 ]  # fmt: skip
-
-_LOGPROB_FEATURES = ("answer_logprob", "answer_entropy")
 
 
 @dataclass(frozen=True)
@@ -414,4 +412,4 @@ def _drift(
     if table.entropy_source == terms.entropy_source or terms.reads_logprobs:
         return found
     # From another entropy source, signals that the policy does not read differ without any drift.
-    return tuple(row for row in found if row.feature not in _LOGPROB_FEATURES)
+    return tuple(row for row in found if row.feature not in LOGPROB_FEATURES)

@@ -83,8 +83,8 @@ def thinking_cap(
         if not auto:
             raise ModelError(
                 f"--max-think must be at most {room}, got {cap}: the model's context leaves no "
-                f"more for thinking after the longest prompt; auto takes {lower}, to leave room "
-                "for longer ones"
+                f"more for thinking after the longest prompt; in a new run auto takes {lower}, to "
+                "leave room for longer ones"
             )
         cap = lower
     if plan.budgets and plan.budgets[-1] > cap:

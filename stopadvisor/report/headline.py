@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from stopadvisor.assessment.assessed import AssessedRun
 from stopadvisor.assessment.choice import FitRule
-from stopadvisor.assessment.recommendation import overthinks
+from stopadvisor.assessment.recommendation import fit_questions_to_tell, overthinks, two_digits
 from stopadvisor.certification.check_policy import CheckedPolicy
 from stopadvisor.paper.analysis import Assessed, AssessedByPaper
 from stopadvisor.policy.shown import Expected, promised
@@ -34,8 +34,8 @@ from stopadvisor.serving.answer_summary import AnswerSummary, TimedComparison
 __all__ = [
     "Effect", "accuracy_words", "answers_label", "assessed_effect", "assessed_headline",
     "calibrated_headline", "capacity_facts", "change_words", "expected_effect",
-    "gain_against_advice", "other_stacks", "run_effect", "run_headline", "saving_words", "sentence",
-    "verified_effect", "verified_headline",
+    "gain_against_advice", "other_stacks", "questions_to_tell", "run_effect", "run_headline",
+    "saving_words", "sentence", "verified_effect", "verified_headline",
 ]  # fmt: skip
 
 _LARGE_GAIN = 5.0
@@ -294,7 +294,21 @@ def assessed_headline(result: Assessed) -> str:
     if effect is not None:
         return sentence(effect)
     effect = assessed_effect(result)
-    return keep if effect is None else sentence(effect)
+    if effect is not None:
+        return sentence(effect)
+    if questions_to_tell(result) is not None:
+        does = "climbing" if advice.serving == LADDER else f"stopping early{on}"
+        return f"Too few questions to tell whether {does} saves anything."
+    return keep
+
+
+def questions_to_tell(run: AssessedRun) -> int | None:
+    """Return how many questions would show a saving that these are too few to show; else None."""
+    cost, lower = run.serving.by_stack.get(run.recommendation.serving), run.fit_saving_lower_pct
+    if run.recommendation.policy != "full-budget" or cost is None or cost.saving_pct is None:
+        return None
+    n = None if lower is None else fit_questions_to_tell(cost.saving_pct, lower, run.split.fit)
+    return None if n is None else two_digits(n * run.workload.n_questions // run.split.fit)
 
 
 def gain_against_advice(run: AssessedRun) -> Effect | None:

@@ -195,9 +195,10 @@ class RunDirectory:
         lines, is_torn = finished_lines(self.probes_path)
         if not is_torn:
             return None
+        does = "asks" if self.ladder is None else "grades"
         return (
             f"{self.probes_path}: line {len(lines) + 1} is half-written and does not count; the "
-            "same `probe` again asks its question again"
+            f"same `probe` {does} its question again"
         )
 
     def records(self) -> list[ProbeRecord]:
@@ -238,7 +239,9 @@ class RunDirectory:
     def repair(self) -> str | None:
         """Move half-written last lines aside, before anything is appended; a remark if so."""
         set_aside_tail(self.path / THINKING, PARTIAL)
-        return set_aside_tail(self.probes_path, PARTIAL)
+        # The replies of a ladder stand in a file of their own before they are graded.
+        again = "asked" if self.ladder is None else "graded"
+        return set_aside_tail(self.probes_path, PARTIAL, again)
 
     def append(self, records: Sequence[ProbeRecord | ReplyRecord]) -> None:
         """Append records; all are on disk when this returns, or OutputError and none is."""

@@ -168,10 +168,11 @@ def append(path: Path, data: bytes) -> None:
         ) from error
 
 
-def set_aside_tail(path: Path, partial: str) -> str | None:
+def set_aside_tail(path: Path, partial: str, again: str = "asked") -> str | None:
     """Move a half-written last line to the end of a file next to it, before anything is appended.
 
-    `partial` is the name of that file.  Returns a remark if there was such a line.
+    `partial` is the name of that file.  Returns a remark if there was such a line; its question is
+    `again` asked, or only graded.
     """
     if not path.exists():
         return None
@@ -190,7 +191,7 @@ def set_aside_tail(path: Path, partial: str) -> str | None:
         raise OutputError(f"cannot repair {path}: {error.strerror or error}") from error
     number = whole.count(b"\n") + 1 + bool(whole)
     return (
-        f"{path}: line {number} was half-written; moved to {partial}, its question is asked again"
+        f"{path}: line {number} was half-written; moved to {partial}, its question is {again} again"
     )
 
 

@@ -12,6 +12,7 @@ import pytest
 from stopadvisor.assessment.choice import Choice, FitComparison, FitRule, Settings, _asked_at
 from stopadvisor.assessment.recommendation import (
     deciding_reason,
+    fit_questions_to_tell,
     probability_words,
     recommend,
     standing,
@@ -191,7 +192,23 @@ def test_a_fixed_budget_that_comes_near_is_named(fixed: float | None, words: str
     # Where nothing is recommended after all, it is not what decided.
     refused = recommend(shape("scalar"), replace(found, saving_lower=-1.0))
     assert deciding_reason("full-budget", refused.reasons).startswith("Serving: ")
-    assert refused.reasons[-1].endswith("probing is not worth it.")
+    assert "may save nothing" in refused.reasons[-1]
+
+
+@pytest.mark.parametrize(
+    ("saving", "lower", "enough"),
+    # Sample size of a one-sided z-test with power 0.9: n ((z.95 + z.9) se / saving)^2.
+    [(50.0, -2.1, 172), (6.7, -0.6, 188), (6.7, 0.1, None), (0.04, -0.1, None), (2.0, -9.0, None)],
+)
+def test_too_few_questions_say_how_many_would_tell(
+    saving: float, lower: float, enough: int | None
+) -> None:
+    assert fit_questions_to_tell(saving, lower, 50) == enough
+    found = choice("learned", fixed=None, lower=lower)
+    measured = replace(point("learned"), fit_total_saving_pct=saving)
+    advice = recommend(shape("mixed"), replace(found, advised_point=measured))
+    assert (advice.policy == "full-budget") == (lower <= 0)
+    assert ("too few to tell" in advice.reasons[-1]) == (enough is not None)
 
 
 def test_no_saving_is_not_called_a_cost() -> None:

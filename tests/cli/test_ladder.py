@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,6 +62,11 @@ def recorded(
             rungs[0]["seconds"], rungs[1]["seconds"] = 0.01 * tokens, 20
         known = {"gold": "1"} if gold else {}
         lines.append({"id": f"q{seed}-{number}", **known, "rungs": rungs})
+    return imported(folder, lines, ladder)
+
+
+def imported(folder: Path, lines: list[dict[str, Any]], ladder: str) -> Path:
+    """A run of these lines."""
     (folder / "ladder.toml").write_text(ladder)
     file = written(folder / "lines.jsonl", lines)
     command = ["import", "replies", str(file), "--ladder", str(folder / "ladder.toml")]
@@ -149,6 +155,25 @@ def test_where_nothing_is_saved_the_screen_speaks_of_climbing(tmp_path: Path, ca
     assert "Don't climb, serve the reference: no saving shown." in screen
     assert "serve the reference as you do now; there is nothing to calibrate" in screen
     assert "prob" not in screen.replace("probability", "")
+
+
+def test_few_questions_are_not_promised_what_they_cannot_show(tmp_path: Path, call: Call) -> None:
+    rng = np.random.default_rng(0)
+    lines = []
+    for number in range(156):
+        tokens = int(rng.integers(10, 1000))
+        answer = "1" if rng.random() > 0.03 * (0.5 + tokens / 1000) else "2"
+        rungs = [reply("small", answer, tokens), reply("large", "1", 500)]
+        lines.append({"id": f"q{number}", "gold": "1", "rungs": rungs})
+        rng.random()
+    run = imported(tmp_path, lines, LADDER)
+    screen = call.screen("assess", run)
+    assert "5% * 27.3%" in screen
+    assert screen.startswith("Too few questions to tell whether climbing saves anything.")
+    assert "55 fit questions are too few to tell, about 210 would be enough." in screen
+    assert "assess again with about 590 questions" in screen
+    assert "nothing to calibrate" not in screen
+    assert "The saving at * is a forecast that 55 fit questions did not confirm" in screen
 
 
 @pytest.mark.parametrize(

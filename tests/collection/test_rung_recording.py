@@ -114,15 +114,21 @@ def test_what_was_asked_is_kept_when_a_server_dies(
     assert sorted(reply.id for reply in replies) == sorted(f"q{k}" for k in range(N))
 
 
-def test_a_question_killed_before_its_grade_is_graded(folder: Path) -> None:
+def test_a_question_killed_before_its_grade_is_graded(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with rung_server(say) as server:
         ladder_at(folder, server.url)
         record(*FEW)
         file = folder / "run" / "replies.jsonl"
         whole = file.read_bytes()
-        file.write_bytes(b"".join(whole.splitlines(keepends=True)[:-1]))
+        file.write_bytes(whole[:-20])
+        assert "`probe` grades its question again" in (RunDirectory.load(Path("run")).torn() or "")
         asked = len(server.asked)
-        record(*FEW)
+        words = ["probe", "work.jsonl", "--ladder", "ladder.toml", "--out", "run", *FEW]
+        assert main(words) == 0
+        said = " ".join(capsys.readouterr().err.split())
+        assert "half-written; moved to probes.partial, its question is graded again" in said
         assert len(server.asked) == asked
     assert sorted(file.read_bytes().splitlines()) == sorted(whole.splitlines())
 

@@ -17,6 +17,7 @@ from stopadvisor.report.headline import (
     calibrated_headline,
     expected_effect,
     gain_against_advice,
+    questions_to_tell,
     run_headline,
     sentence,
     verified_headline,
@@ -201,6 +202,11 @@ def full_thinking(**gain: Any) -> AssessedRun:
 def test_full_thinking_neither_saves_nor_loses() -> None:
     advised = assessed_headline(full_thinking(fit_risk=0.02, fit_accuracy=0.58))
     assert advised == "Don't stop early on vLLM: no saving shown."
+    few = replace(full_thinking(fit_risk=0.02, fit_accuracy=0.58), fit_saving_lower_pct=-0.5)
+    assert questions_to_tell(few) == 790
+    assert assessed_headline(few) == (
+        "Too few questions to tell whether stopping early on vLLM saves anything."
+    )
     assert calibrated_headline(None, "kv-fork") == "Not certified. Keep full thinking."
 
 

@@ -18,6 +18,7 @@ from stopadvisor.certification.issue import CalibratedRun
 from stopadvisor.ground.errors import OutputError, StopAdvisorError
 from stopadvisor.ground.printable import printable
 from stopadvisor.policy.shown import promised
+from stopadvisor.report.headline import questions_to_tell
 from stopadvisor.report.saved import (
     QuestionExample,
     ReportData,
@@ -125,6 +126,8 @@ def render(data: ReportData) -> str:
             chosen_at = promised(alpha_of(result))
     elif result.recommendation.policy == "full-budget":
         state = ("bad", "Nothing to certify")
+        if isinstance(result, AssessedRun) and questions_to_tell(result) is not None:
+            state = ("bad", "Too few questions")
     return environment.get_template("page.html").render(
         sheet=sheet,
         state=state,

@@ -18,6 +18,7 @@ from stopadvisor.report.headline import (
     capacity_facts,
     gain_against_advice,
     other_stacks,
+    questions_to_tell,
     saving_words,
 )
 from stopadvisor.report.sheet import Fact, Section, Sheet
@@ -125,7 +126,11 @@ def _facts(run: AssessedRun) -> Iterator[Fact]:
         yield "why", why(run)
         climbs = advice.serving == LADDER
         now = "the reference as you do now" if climbs else "as you do now, without probes"
-        yield "do", f"serve {now}; there is nothing to calibrate"
+        more = questions_to_tell(run)
+        then = "there is nothing to calibrate"
+        if more is not None:
+            then = f"assess again with about {more:,} questions"
+        yield "do", f"serve {now}; {then}"
         if priced := computed_for(run):
             yield "stack", f"{explained(advice.serving)}{priced}"
     else:
@@ -329,6 +334,16 @@ def _promises(run: AssessedRun, promises: Sequence[Promise]) -> Section:
     """Return the table of promises, if `assess` ran without --alpha."""
     risk, accuracy = _graded_columns(run)
     n, taken = run.split.calibration, run.matched_risk[0].alpha
+    texts = [
+        "* The figures here are for this one. The last two columns: the probability that the "
+        "calibration questions at hand certify a saving, and how many would make it 90 %."
+    ]
+    saves = any(each.alpha == taken and each.saving_pct > 0 for each in promises)
+    if run.recommendation.policy == "full-budget" and saves:
+        texts.append(
+            f"The saving at * is a forecast that {plural(run.split.fit, 'fit question')} did not "
+            "confirm: it may be nothing, and a certificate may be for a tiny saving."
+        )
     return Section(
         "What each promise would buy (no --alpha was given)",
         (risk, "saves", accuracy, f"certified by {n}", "questions for 90 %"),
@@ -342,10 +357,7 @@ def _promises(run: AssessedRun, promises: Sequence[Promise]) -> Section:
             )
             for each in promises
         ),
-        (
-            "* The figures here are for this one. The last two columns: the probability that the "
-            "calibration questions at hand certify a saving, and how many would make it 90 %.",
-        ),
+        tuple(texts),
     )
 
 
