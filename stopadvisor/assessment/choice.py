@@ -155,12 +155,12 @@ class Choice:
 
     @property
     def risk_to_expect(self) -> float:
-        """Fit risk at which labels are counted: the first sequence's, 0 if it never saves.
+        """Fit risk at which labels are counted: that of the first sequence that saves, 0 if none.
 
         A second one may lose less, but only the first is tested at all of delta.
         """
-        risk = self.sequences[0].useful_risk if self.sequences else None
-        return min(risk or 0.0, 0.999)
+        risks = (sequence.useful_risk for sequence in self.sequences)
+        return min(next((risk for risk in risks if risk is not None), 0.0), 0.999)
 
     @property
     def given_up_share(self) -> float | None:

@@ -175,7 +175,12 @@ def advised_against(choice: Choice, advice: Recommendation) -> NotCertified | No
     )
 
 
-def labels_to_name(settings: Settings, choice: Choice | None) -> tuple[int | None, float]:
-    """Labels needed at the risk that fit questions show, or without a choice at no loss at all."""
+def labels_to_name(settings: Settings, choice: Choice | None) -> tuple[int | None, float | None]:
+    """Labels needed at the risk that fit questions show, or without a rule at no loss at all.
+
+    Nothing where no rule saves anything: no number of labels would help.
+    """
+    if choice and choice.sequences and not any(each.saves.any() for each in choice.sequences):
+        return None, None
     expected = 0.0 if choice is None else choice.risk_to_expect
     return counted_labels(settings, settings.delta, expected), expected

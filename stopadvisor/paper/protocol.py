@@ -127,7 +127,7 @@ def paper_probability(
     Both have shape (n_questions, n_checkpoints).
     """
     features, folds = feature_array(table, names), paper_folds(table.n_questions)
-    return np.asarray(expit(out_of_fold(features, labels, folds, names=names, solver="lbfgs")))
+    return np.asarray(expit(out_of_fold(features, labels, folds)))
 
 
 def first_stops(scores: FloatArray, threshold: float) -> IntArray:

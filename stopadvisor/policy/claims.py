@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.ground.fields import (
@@ -34,6 +34,9 @@ from stopadvisor.rules.losses import LOSSES, LOST
 from stopadvisor.stats.binomial import binomial_tail
 from stopadvisor.stats.label_sample import MOST_SAMPLED, sample_passes, share_lost
 from stopadvisor.stats.trinomial import MOST_QUESTIONS, drop_passes, limit_of_pairs
+
+if TYPE_CHECKING:
+    from stopadvisor.stats.bounds import Certified
 
 __all__ = [
     "CertificateTerms", "GraderTerms", "GuaranteeTerms", "LossKind", "check_certificate", "claim",
@@ -97,6 +100,24 @@ class GuaranteeTerms:
     """Questions with one of two replies lost."""
     none: Count | None = None
     """Questions with neither of two replies lost."""
+
+    @classmethod
+    def of(
+        cls, counted: Certified | CertificateTerms, loss: str, category: str | None = None
+    ) -> GuaranteeTerms:
+        """Make the limit whose counts a test or a certificate holds."""
+        return cls(
+            loss=loss,
+            alpha=counted.alpha,
+            n=counted.n,
+            lost=counted.losses,
+            gained=counted.gained or 0,
+            upper=counted.upper,
+            category=category,
+            both=counted.both,
+            one=counted.one,
+            none=counted.none,
+        )
 
     @property
     def risk(self) -> float:
@@ -211,18 +232,7 @@ class CertificateTerms:
     @property
     def first(self) -> GuaranteeTerms:
         """The certificate's own limit."""
-        return GuaranteeTerms(
-            loss=self.loss,
-            alpha=self.alpha,
-            n=self.n,
-            lost=self.losses,
-            gained=self.gained or 0,
-            upper=self.upper,
-            category=None,
-            both=self.both,
-            one=self.one,
-            none=self.none,
-        )
+        return GuaranteeTerms.of(self, self.loss)
 
     @property
     def limits(self) -> tuple[GuaranteeTerms, ...]:

@@ -174,16 +174,8 @@ def paper_folds(n_questions: int) -> IntArray:
     return (n_questions - 1 - np.arange(n_questions)) % N_FOLDS
 
 
-def out_of_fold(
-    features: NDArray[np.float64],
-    correct: BoolArray,
-    folds: IntArray,
-    *,
-    usable: BoolArray | None = None,
-    names: Sequence[str] = FEATURES,
-    solver: Literal["newton", "lbfgs"] = "newton",
-) -> FloatArray:
-    """Scores of each question by a model that never saw it.
+def out_of_fold(features: NDArray[np.float64], correct: BoolArray, folds: IntArray) -> FloatArray:
+    """Scores of each question by a model that never saw it, fitted as the paper's.
 
     Parameters
     ----------
@@ -191,8 +183,6 @@ def out_of_fold(
     correct : ndarray of bool, shape (n_questions, n_checkpoints)
     folds : ndarray of int, shape (n_questions,)
         All checkpoints of a question, and all questions of a group, share a fold.
-    usable : ndarray of bool, shape (n_questions, n_checkpoints), optional
-        Rows that may train; all by default.
 
     Returns
     -------
@@ -200,10 +190,9 @@ def out_of_fold(
         Log-odds.
     """
     scores = np.empty(correct.shape)
-    rows = np.ones(correct.shape, dtype=bool) if usable is None else usable
     for fold in np.unique(folds):
         held = folds == fold
-        train = rows & ~held[:, None]
-        model = fit_logistic(features[train], correct[train], names, solver=solver)
+        x, y = features[~held], correct[~held]
+        model = fit_logistic(x.reshape(-1, x.shape[-1]), y.ravel(), solver="lbfgs")
         scores[held] = model.scores(features[held])
     return scores

@@ -146,6 +146,16 @@ def test_where_every_answer_is_lost_on_fit_no_number_of_labels_would_do(choice: 
     assert (found.labels_needed, found.assumed_risk) == (None, 0.999)
 
 
+def test_a_rule_that_never_saves_names_no_labels(choice: Choice) -> None:
+    one, two = losing(choice, 8, 2).sequences
+    never = [replace(each, costs=np.full_like(each.costs, each.full_cost)) for each in (one, two)]
+    assert replace(choice, sequences=(never[0], two)).risk_to_expect == 2 / choice.n_fit
+    nothing = replace(choice, sequences=tuple(never))
+    found = advised_against(nothing, advice("Profile: x.", "Certificate: it is a gamble."))
+    assert found is not None
+    assert (found.labels_needed, found.assumed_risk) == (None, None)
+
+
 def test_advice_of_a_rule_is_no_refusal(choice: Choice) -> None:
     assert advised_against(choice, advice("Evidence: x.", policy="scalar")) is None
 

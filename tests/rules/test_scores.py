@@ -113,15 +113,6 @@ def test_no_question_scores_itself() -> None:
     assert not np.array_equal(before[folds == 1], after[folds == 1])
 
 
-def test_rows_that_may_not_train_do_not() -> None:
-    table = FREE_FORM.draw(60, np.random.default_rng(3))
-    features, folds, live = feature_array(table), np.arange(60) % N_FOLDS, ~table.ended
-    assert not live.all()
-    changed = np.where(live, table.correct, ~table.correct)
-    found = out_of_fold(features, table.correct, folds, usable=live)
-    assert np.array_equal(found, out_of_fold(features, changed, folds, usable=live))
-
-
 # --- Display and the stepper ----------------------------------------------------------------------
 
 

@@ -125,9 +125,8 @@ def render(data: ReportData) -> str:
         if calibration.alpha != alpha_of(result):
             chosen_at = promised(alpha_of(result))
     elif result.recommendation.policy == "full-budget":
-        state = ("bad", "Nothing to certify")
-        if isinstance(result, AssessedRun) and questions_to_tell(result) is not None:
-            state = ("bad", "Too few questions")
+        few = questions_to_tell(result) is not None
+        state = ("bad", "Too few questions" if few else "Nothing to certify")
     return environment.get_template("page.html").render(
         sheet=sheet,
         state=state,

@@ -146,7 +146,8 @@ def _cost(result: MonitoredPromise) -> str:
     text = f"audits decoded {audits} tokens, {share(audits / decoded)} on top of {decoded} served"
     saved = result.saved_tokens
     if saved is not None:
-        text += f"; stopping saved about {saved:.0f}, {share(saved / (decoded + saved))}"
+        text += f"; stopping saved about {saved:.0f}, {share(saved / (decoded + saved))} "
+        text += "(less behind a gateway, whose audits think from the start)"
     return text
 
 
