@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.ground.fields import (
@@ -34,9 +34,6 @@ from stopadvisor.rules.losses import LOSSES, LOST
 from stopadvisor.stats.binomial import binomial_tail
 from stopadvisor.stats.label_sample import MOST_SAMPLED, sample_passes, share_lost
 from stopadvisor.stats.trinomial import MOST_QUESTIONS, drop_passes, limit_of_pairs
-
-if TYPE_CHECKING:
-    from stopadvisor.stats.bounds import Certified
 
 __all__ = [
     "CertificateTerms", "GraderTerms", "GuaranteeTerms", "LossKind", "check_certificate", "claim",
@@ -102,10 +99,8 @@ class GuaranteeTerms:
     """Questions with neither of two replies lost."""
 
     @classmethod
-    def of(
-        cls, counted: Certified | CertificateTerms, loss: str, category: str | None = None
-    ) -> GuaranteeTerms:
-        """Make the limit whose counts a test or a certificate holds."""
+    def of(cls, counted: Any, loss: str, category: str | None = None) -> GuaranteeTerms:
+        """Make the limit of a `CertificateTerms`, or of a `Certified`, which needs scipy."""
         return cls(
             loss=loss,
             alpha=counted.alpha,
