@@ -193,7 +193,10 @@ def find_series(paths: Iterable[Path], digest: str) -> tuple[Series, ...]:
             name = _NAME.fullmatch(file.name)
             if name is None:
                 if file == path:
-                    raise PolicyError(f"{path}: not named like an audit log, audit-*.jsonl")
+                    raise PolicyError(
+                        f"{path}: not named like an audit log, audit-DIGEST-0-NUMBER.jsonl; logs "
+                        "of 0.1.0 are not read any more: begin in a new folder"
+                    )
             elif name[1] == digest[:8]:
                 by_folder.setdefault(file.parent, []).append(file)
             else:
