@@ -202,11 +202,15 @@ def preflight(folder: Path) -> dict[str, dict[str, str]]:
     return {check["name"]: check for check in found["checks"]}
 
 
+EFFORTS: list[dict[str, Any]] = [
+    {"name": effort, "model": "big", "reasoning_effort": effort, "price": [1, 1, 1]}
+    for effort in ("low", "high")
+]
+
+
 def test_an_effort_that_is_ignored_is_remarked_on(folder: Path) -> None:
-    low = {"name": "low", "model": "big", "reasoning_effort": "low", "price": [1, 1, 1]}
-    high = {**low, "name": "high", "reasoning_effort": "high"}
     with rung_server(say) as server:
-        ladder_at(folder, server.url, [low, high])
+        ladder_at(folder, server.url, EFFORTS)
         record(*FEW)
     check = preflight(folder)["effort of low and high"]
     assert check["status"] == "warn"
@@ -214,8 +218,6 @@ def test_an_effort_that_is_ignored_is_remarked_on(folder: Path) -> None:
 
 
 def test_an_effort_that_is_obeyed_passes(folder: Path) -> None:
-    low = {"name": "low", "model": "big", "reasoning_effort": "low", "price": [1, 1, 1]}
-    high = {**low, "name": "high", "reasoning_effort": "high"}
     with rung_server(say) as server:
 
         def longer(model: str, question: str) -> Said:
@@ -224,7 +226,7 @@ def test_an_effort_that_is_obeyed_passes(folder: Path) -> None:
             return Said(said.text, said.tokens // 3 if is_low else said.tokens)
 
         server.say = longer
-        ladder_at(folder, server.url, [low, high])
+        ladder_at(folder, server.url, EFFORTS)
         record(*FEW, "--concurrency", "1")
     assert preflight(folder)["effort of low and high"]["status"] == "pass"
 

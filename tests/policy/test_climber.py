@@ -83,7 +83,6 @@ def lines_of(path: Path, ladder: Ladder) -> tuple[GradedTable, list[dict[str, An
         (APART, "cap", (0, 2), -20.0, {}),
         (APART, "rung-agreement", (0, 2), 2.0, {}),  # `b` lies between them, and is not asked
         (APART, "rung-confidence", (1, 2), -0.4, {}),
-        (APART, "rung-learned", (0, 2), 0.2, {}),
         (VOTE, "rung-agreement", (0, 1, 2, 3), 2.0, {}),
     ],
 )
