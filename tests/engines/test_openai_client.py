@@ -183,19 +183,19 @@ def test_another_server_takes_over_while_one_is_down() -> None:
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("localhost:8000/v1", "such as http://host:8000/v1, got 'localhost:8000/v1'"),
-        ("ftp://host/v1", "such as http://host:8000/v1"),
-        ("http://host/v1?key=1", "such as http://host:8000/v1"),
-        ("http://host:eighty/v1", "such as http://host:8000/v1, got 'http://host:eighty/v1'"),
-        ("http://[host/v1", "such as http://host:8000/v1"),
-        ("http://☃.com/v1", "such as http://host:8000/v1, got 'http://☃.com/v1'"),
+        ("localhost:8000/v1", "look like http://host:8000/v1, got 'localhost:8000/v1'"),
+        ("ftp://host/v1", "look like http://host:8000/v1"),
+        ("http://host/v1?key=1", "look like http://host:8000/v1"),
+        ("http://host:eighty/v1", "look like http://host:8000/v1, got 'http://host:eighty/v1'"),
+        ("http://[host/v1", "look like http://host:8000/v1"),
+        ("http://☃.com/v1", "look like http://host:8000/v1, got 'http://☃.com/v1'"),
         (f"http://user:{SECRET}@host/v1", "must not hold a user name or password"),
         (f"user:{SECRET}@host/v1", "must not hold a user name or password"),
         (f"http://host/v1?api_key={SECRET}", "give a key through the environment"),
     ],
 )
 def test_bad_addresses_are_refused(url: str, message: str) -> None:
-    with pytest.raises(ModelError, match="--base-url must") as caught:
+    with pytest.raises(ModelError, match="URL must") as caught:
         Client([url], "m")
     assert message in str(caught.value)
     assert SECRET not in str(caught.value)
