@@ -270,7 +270,19 @@ def _certificate(
         answers = manifest["plan"]["answer_cap"]
     limits = zip(settings.guarantees, certified.guarantees or (certified,), strict=True)
     guarantees = tuple(
-        GuaranteeTerms.of(shown, limit.loss, limit.category) for limit, shown in limits
+        GuaranteeTerms(
+            loss=limit.loss,
+            alpha=shown.alpha,
+            n=shown.n,
+            lost=shown.losses,
+            gained=shown.gained or 0,
+            upper=shown.upper,
+            category=limit.category,
+            both=shown.both,
+            one=shown.one,
+            none=shown.none,
+        )
+        for limit, shown in limits
     )
     return CertificateTerms(
         alpha=settings.alpha,
@@ -278,6 +290,9 @@ def _certificate(
         confidence=look.confidence,
         bound="exact",
         multiplicity="fixed-sequence",
+        n=certified.n,
+        losses=certified.losses,
+        upper=certified.upper,
         reference=source.table.reference,
         looks=look.number,
         looks_elsewhere=look.elsewhere,
@@ -295,21 +310,20 @@ def _certificate(
         max_think=terms.max_think,
         differs_upper=differs_limit(rule, calibration.first, look.delta),
         loss=settings.loss,
+        gained=certified.gained,
         traces=2 if calibration.traces == 2 else None,
+        both=certified.both,
+        one=certified.one,
+        none=certified.none,
         guarantees=guarantees if len(guarantees) > 1 else None,
         group_claim="groups" if has_groups(source.table) else None,
         grader=function,
         labelled=calibration.labelled,
+        differing=certified.differing,
+        planned_labels=certified.planned_labels,
         on_stop=None if answers is None else "answer",
         answer_cap=answers,
-        **{name: getattr(certified, name) for name in _COUNTED},
     )
-
-
-_COUNTED = (
-    *("n", "losses", "upper", "gained", "both", "one", "none", "differing", "planned_labels"),
-)
-"""Fields of a certificate that are named as those of the test."""
 
 
 def _model(scorer: Scorer) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.ground.fields import (
@@ -97,22 +97,6 @@ class GuaranteeTerms:
     """Questions with one of two replies lost."""
     none: Count | None = None
     """Questions with neither of two replies lost."""
-
-    @classmethod
-    def of(cls, counted: Any, loss: str, category: str | None = None) -> GuaranteeTerms:
-        """Make the limit of a `CertificateTerms`, or of a `Certified`, which needs scipy."""
-        return cls(
-            loss=loss,
-            alpha=counted.alpha,
-            n=counted.n,
-            lost=counted.losses,
-            gained=counted.gained or 0,
-            upper=counted.upper,
-            category=category,
-            both=counted.both,
-            one=counted.one,
-            none=counted.none,
-        )
 
     @property
     def risk(self) -> float:
@@ -227,7 +211,18 @@ class CertificateTerms:
     @property
     def first(self) -> GuaranteeTerms:
         """The certificate's own limit."""
-        return GuaranteeTerms.of(self, self.loss)
+        return GuaranteeTerms(
+            loss=self.loss,
+            alpha=self.alpha,
+            n=self.n,
+            lost=self.losses,
+            gained=self.gained or 0,
+            upper=self.upper,
+            category=None,
+            both=self.both,
+            one=self.one,
+            none=self.none,
+        )
 
     @property
     def limits(self) -> tuple[GuaranteeTerms, ...]:
