@@ -11,8 +11,11 @@ import os
 import re
 import shutil
 import signal
+import sys
 from collections import Counter
 from collections.abc import Generator
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -59,6 +62,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Have transformers find no torch in the fast tier, which runs no model.
+
+    It would import it, for seconds, wherever a tokenizer is loaded.
+    """
+    if config.getoption("numprocesses", None) or not _leaves_out(config, "slow", "integration"):
+        return
+    with pytest.MonkeyPatch.context() as patch, suppress(ImportError):
+        patch.setitem(sys.modules, "torch", None)
+        patch.setenv("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+        from transformers.utils import is_torch_available
+
+        is_torch_available()  # remembers what it found
+
+
+def _leaves_out(config: pytest.Config, *marks: str) -> bool:
+    """Whether `-m` deselects all tests with any of these marks."""
+    return {f"not {mark}" for mark in marks} <= set(config.getoption("markexpr").split(" and "))
+
+
 @pytest.fixture(scope="session")
 def goldens(pytestconfig: pytest.Config) -> Goldens:
     """Golden files, compared or, with `--update-goldens`, written."""
@@ -79,6 +102,17 @@ def _no_gpu_to_price() -> Generator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prices, "_DRIVER", Path("/nonexistent"))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _certificates_read_once() -> Generator[None]:
+    """Share what HTTP clients need for TLS, which no test uses: reading it takes them longest."""
+    import httpx2
+
+    with pytest.MonkeyPatch.context() as patch:
+        read = cache(httpx2.create_ssl_context)
+        patch.setattr("httpx2._transports.default.create_ssl_context", read)
         yield
 
 
@@ -155,8 +189,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None  # "not slow" inside an alternative may still select slow tests
     marks = re.search(r"^pytestmark = (.*)", collection_path.read_text("utf-8"), re.MULTILINE)
     found = re.findall(r"pytest\.mark\.(\w+)", marks[1]) if marks else []
-    left_out = expression.split(" and ")
-    return any(f"not {mark}" in left_out for mark in found) or None
+    return any(_leaves_out(config, mark) for mark in found) or None
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` deselects
