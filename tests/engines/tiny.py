@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -148,8 +149,13 @@ def check_against(
     """Check that every probe of a trace with the thinking `ids` equals the reference to 5e-5."""
     start = engine.chat.prompt_ids(question.messages)
     suffix = engine.suffix_ids(at.cue)
+
+    @cache  # budgets beyond the end ask for the same
+    def plainly(after: int, n_tokens: int) -> Reference:
+        return reference.forced([*start, *ids[:after], *suffix], n_tokens)
+
     for probe in trace.probes:
-        plain = reference.forced([*start, *ids[: probe.budget], *suffix], probe.probe_tokens)
+        plain = plainly(min(probe.budget, len(ids)), probe.probe_tokens)
         flags = engine.stops.flags[list(plain.ids)]
         ended = probe.probe_tokens < at.cap or bool(flags[-1] & 1) or "\n" in probe.text
         counted = max(1, probe.probe_tokens - ended)
