@@ -25,7 +25,7 @@ from tests.schemas import check_valid
 
 pytestmark = pytest.mark.slow
 
-N = 120
+N = 80
 FEW = ("--limit", "20")
 """Besides the first sixteen fit questions."""
 RUNGS: list[dict[str, Any]] = [
