@@ -180,6 +180,9 @@ _RANDOM_MODELS = {"random_model", "windowed_model"}
 
 _SERVED = "tests/integration/"
 """Tests of vLLM servers, which are forked from one process and keep most of a core busy."""
+_FIRST = (_SERVED, "tests/engines/test_hf_probe.py", "tests/long/")
+"""What workers begin with.  In a new environment the first import of torch compiles it, for 12 s of
+CPU time: one worker does, while servers start and simulations are computed."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -209,10 +212,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
         slow[item.path] += any(map(item.get_closest_marker, ("slow", "integration", "browser")))
 
-    def order(item: pytest.Item) -> tuple[bool, int, int]:
-        if item.nodeid.startswith(_SERVED):
-            return False, 0, 0
-        return True, -slow[item.path], crc32(item.nodeid.partition("::")[0].encode())
+    def order(item: pytest.Item) -> tuple[int, int, int]:
+        for place, first in enumerate(_FIRST):
+            if item.nodeid.startswith(first):
+                return place, 0, 0
+        return len(_FIRST), -slow[item.path], crc32(item.nodeid.partition("::")[0].encode())
 
     items.sort(key=order)
     marked = [item for item in items if item.get_closest_marker("gpu")]

@@ -129,11 +129,12 @@ def test_files_with_many_slow_tests_start_first() -> None:
         return SimpleNamespace(nodeid=name, path=Path(name.partition("::")[0]), **marker)
 
     names = ["tests/a.py::one", "tests/b.py::one", "tests/b.py::two", "tests/c.py::one"]
-    names += ["tests/integration/test_d.py::one"]
+    first = ["integration/test_d.py", "engines/test_hf_probe.py", "long/test_e.py"]
+    names += [f"tests/{name}::one" for name in reversed(first)]
     items = [item(name, *["slow"] * ("/b" in name or "/c" in name)) for name in names]
     pytest_collection_modifyitems(items)
     files = dict.fromkeys(str(item.path) for item in items)
-    assert [*files] == ["tests/integration/test_d.py", *(f"tests/{name}.py" for name in "bca")]
+    assert [*files] == [f"tests/{name}" for name in (*first, "b.py", "c.py", "a.py")]
 
 
 # --- CI -------------------------------------------------------------------------------------------
