@@ -40,6 +40,7 @@ def lines(out: Path) -> dict[str, str]:
     return found
 
 
+@pytest.mark.slow
 def test_a_run_is_collected_and_resumed(
     sums: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

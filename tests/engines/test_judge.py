@@ -37,6 +37,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
         yield made
 
 
+@pytest.mark.slow
 def test_it_says_what_the_model_says_under_the_models_name(server: FakeServer) -> None:
     server.faults = ["500", "429", "close"]
     with FunctionGrader(JUDGE) as grader:

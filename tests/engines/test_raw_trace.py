@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -57,9 +58,9 @@ def _bytes_of(tokenizer: Any, text: str) -> list[int]:
 
 
 TOKENIZERS: dict[str, Callable[[], Any]] = {
-    "byte level": byte_tokenizer,
-    "sentencepiece": sentencepiece,
-    "wordpiece": wordpiece,
+    "byte level": cache(byte_tokenizer),
+    "sentencepiece": cache(sentencepiece),
+    "wordpiece": cache(wordpiece),
 }
 
 

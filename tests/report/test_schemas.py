@@ -90,6 +90,7 @@ def test_import(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     check("import", grid, own)
 
 
+@pytest.mark.slow
 def test_import_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("datasets")
     row = {"question": "1 + 1?", "answer": "#### 2"}
@@ -109,6 +110,7 @@ def test_policies_of_a_run(
     check("promote", answer(capsys, "promote", policy))
 
 
+@pytest.mark.slow
 def test_study(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

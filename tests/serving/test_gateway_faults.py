@@ -323,6 +323,7 @@ def test_a_busy_server_is_left_for_another(policies: Path) -> None:
             second.odd.clear()
 
 
+@pytest.mark.slow
 def test_requests_go_where_the_fewest_are_and_probes_stay_there(policies: Path) -> None:
     with two_servers(pace=0.003) as servers, running(policies / "never.json", *servers) as gateway:
         all_up(gateway)
