@@ -41,7 +41,7 @@ OTHERS = {
     *("--update-goldens", "--short", "--part"),  # pytest, python -m tests.long
     *("--device", "--shape", "--half", "--only", "--rounds", "--draws"),  # benchmarks
     *("--fits", "--data", "--splits", "--requests", "--minutes", "--slo", "--server"),  # benchmarks
-    *("--wing", "--module", "--count", "--piece"),  # python -m tests.mutants
+    *("--wing", "--module", "--count", "--piece", "--record"),  # python -m tests.mutants
     "--stop-timeout",  # Docker
 }
 """Options of other programs."""
