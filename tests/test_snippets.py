@@ -138,14 +138,6 @@ def test_an_installation_that_nobody_tried_is_refused(words: str) -> None:
         check_install(words.split())
 
 
-def test_ci_installs_what_pages_say() -> None:
-    lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
-    installs = [line for line in lines if "pip install" in line]
-    assert installs[0] == "pip install --quiet uv"
-    assert installs[1:] == ["uv pip install --quiet -p \"$(which python3)\" -e '.[hf,dev]'"]
-    check_install(["install", "-e", ".[hf,dev]"])
-
-
 @pytest.mark.slow
 def test_a_failing_snippet_is_named_with_its_output(tmp_path: Path, forked: Forked) -> None:
     page = ROOT / "README.md"

@@ -162,8 +162,3 @@ def test_missing_math_verify_is_explained(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(subprocess, "Popen", without_packages)
     with Grader() as grader, pytest.raises(StopAdvisorError, match=r"needs math-verify 0\.9"):
         grader.grade("math", "x+1", "1+x")
-
-
-def test_unknown_task(grader: Grader) -> None:
-    with pytest.raises(ValueError, match="task must be one of"):
-        grader.grade("poetry", "1", "1")

@@ -62,28 +62,6 @@ def test_what_the_file_does_not_say_is_remarked(call: Call) -> None:
     assert err == ""
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--max-think", "20"), r"stopadvisor: r.jsonl:1: field 'trace_tokens': expected at most"),
-        (("--max-think", "0"), "--max-think"),
-        (("--split", "40/40"), "split: expected FIT/CALIBRATION/TEST"),
-        (("--suffix-tokens", "-1"), "--suffix-tokens"),
-    ],
-)
-def test_bad_requests_end_with_exit_code_2(
-    call: Call, words: tuple[str, ...], message: str
-) -> None:
-    assert message in call.refused("import", "probes", recorded("r.jsonl", 3), "-o", "run", *words)
-    assert not Path("run").exists()
-
-
-def test_no_file_and_no_such_format_end_with_exit_code_2(call: Call) -> None:
-    code, _, err = call("import", "probes", "none.jsonl", "-o", "run")
-    assert (code, err) == (2, "stopadvisor: none.jsonl: expected a JSONL file, found none\n")
-    assert call("import", "diary", "none.jsonl", "-o", "run")[0] == 2
-
-
 @pytest.mark.slow
 def test_the_run_is_assessed_calibrated_and_verified_like_any_other(call: Call) -> None:
     call("import", "probes", recorded("old.jsonl", 600), "-o", "old", "--max-think", "600")

@@ -71,9 +71,3 @@ def test_what_was_assessed_for_is_what_is_certified(call: Call) -> None:
     named = {"alpha": 0.3, "loss": ("lost",)}
     with click.Context(click.Command("assess")):
         assert overrides(named).also == ()
-
-
-def test_a_category_without_questions_is_one_line_and_no_look(call: Call) -> None:
-    said = call.refused("calibrate", RUN, *FAST, "--alpha", "lost=0.2,category=algebra:lost=0.3")
-    assert "no calibration question is of category 'algebra'; there are none" in said
-    assert not looks_of(open_source(RUN).folder)

@@ -200,14 +200,6 @@ def test_an_auto_cap_is_settled_once_and_stands_in_the_manifest(bench: Bench) ->
     assert len(bench.engine.calls) == asked
 
 
-@pytest.mark.parametrize("command", ["probe", "preflight"])
-def test_a_cap_beyond_the_context_is_refused(bench: Bench, command: str) -> None:
-    bench.engine.context = 1024
-    said = bench.refused("--max-think", "500", command=command)
-    assert "--max-think must be at most 490, got 500: the" in said
-    assert bench.engine.calls == []
-
-
 # --- Refusals before a model is loaded ------------------------------------------------------------
 
 

@@ -98,7 +98,6 @@ def test_the_run_assessed_last_is_taken_where_none_is_named(call: Call) -> None:
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (["frontier", "missing.npz"], "missing.npz: no such file or directory"),
         (["transfer", "raw.npz"], "needs two runs or more, got 1"),
         (["frontier", "raw.npz", "--set", "paper=1"], "study frontier has no option 'paper'"),
         (["all", "raw.npz", "--set", "pope=1"], "no study has an option 'pope'"),

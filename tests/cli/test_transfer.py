@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from stopadvisor.cli.main import main
-from stopadvisor.policy.frozen import load_policy, save_policy
+from stopadvisor.policy.frozen import load_policy
 from stopadvisor.runs.directory import RunDirectory
 from tests.material import CERTIFY, Call, looks_of, make_run
-from tests.policy_content import certificate_in, full_budget_content, policy_from
+from tests.policy_content import certificate_in
 
 pytestmark = pytest.mark.slow
 
@@ -79,14 +79,3 @@ def test_fit_questions_that_assess_showed_certify_nothing(call: Call) -> None:
     assert remark.startswith(f"{int((parts == 0).sum())} fit questions")
     again = call.refused("calibrate", *CERTIFY, TARGET, "--from", SOURCE, "--fresh")
     assert "looked at already" in again
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [(["--from", "nowhere.joblib"], "nowhere.joblib"), (["--from", "full.joblib"], "never stops")],
-    ids=["missing", "full-budget"],
-)
-def test_requests_that_make_no_sense(call: Call, words: list[str], message: str) -> None:
-    save_policy(policy_from(full_budget_content()), "full.joblib")
-    assert message in call.refused("calibrate", *CERTIFY, TARGET, *words)
-    assert not (TARGET / "looks.jsonl").exists()

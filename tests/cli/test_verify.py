@@ -131,25 +131,6 @@ def test_serving_and_price_are_those_asked_for(call: Call) -> None:
     assert (found["serving"], found["unit"]) == ("black-box", "money per million tokens")
 
 
-def test_categories_and_drift_in_words(call: Call) -> None:
-    def sort(row: dict[str, Any], part: str) -> None:
-        row["category"] = "even" if row["prompt_tokens"] % 2 else "odd"
-        for checkpoint in row["checkpoints"]:
-            checkpoint["mean_entropy"] += 2.0
-
-    edit_records(FRESH, sort)
-    found = call.json(POLICY, FRESH)
-    assert sum(row["n"] for row in found["categories"]) == found["n"]
-    moved = [row["feature"] for row in found["drift"] if row["adjusted_p"] < 0.05]
-    assert moved == ["answer_entropy"]
-    out = call(POLICY, FRESH)[1]
-    assert "about all questions together, not about each category" in out
-    assert "Features that moved since calibration" in out
-    assert "answer_entropy" in out
-    assert "This traffic is not what was calibrated: for it the promise rests on" in flat(out)
-    assert "  next " not in out, "confirmed: the policy goes on"
-
-
 def test_traffic_that_moved_is_assessed_anew_where_it_decides_nothing(call: Call) -> None:
     """The promise does not speak of it; the commands that are named lead to one that does."""
 

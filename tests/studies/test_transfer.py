@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stopadvisor.ground.errors import StudyError
 from tests.studies.material import QUICK, Archive, Sums, rows_of, studied, study
 from tests.studies.plain import SWEEP, gain, load, split
 
@@ -49,8 +48,3 @@ def test_runs_over_the_same_questions_are_named(sums: Sums) -> None:
     found = studied(run, [sums(300), sums(500)], QUICK)
     assert {row["type"] for row in rows_of(found, "gains")} == {"same task and model"}
     assert any("share questions" in remark for remark in found.remarks)
-
-
-def test_one_run_cannot_be_transferred(sums: Sums) -> None:
-    with pytest.raises(StudyError, match="two runs or more, got 1"):
-        run([sums(300)], QUICK)
