@@ -11,6 +11,7 @@ import pytest
 
 from stopadvisor.policy.frozen import load_policy
 from tests.material import CERTIFY, Call
+from tests.schemas import check_valid
 
 LOGS = Path(__file__).parent.parent / "testdata" / "imports"
 BUDGETS = (0, 64, 128, 192, 256, 384, 512)
@@ -95,7 +96,9 @@ def test_a_rule_at_recorded_markers_is_certified_and_never_served(call: Call) ->
         row["marker_positions"] = places
     Path("r.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines), encoding="utf-8")
     words = ("import", "probes", "r.jsonl", "-o", "run", "--max-think", "700")
-    assert call(*words, "--split", "40/40/20", "--model", "reasoner")[0] == 0
+    found = call.json(*words, "--split", "40/40/20", "--model", "reasoner")
+    check_valid("import", found)
+    assert (found["model"], found["budgets"]) == ("reasoner", None)
     assessment = call.json("assess", "run", "--alpha", "0.2", "--families", "deer")
     assert assessment["workload"]["budgets"] == list(BUDGETS)
     assert assessment["recommendation"]["schedule"] is None
@@ -136,6 +139,7 @@ def test_a_log_becomes_a_workload_with_its_traces(call: Call) -> None:
     assert (code, err) == (0, "")
     assert "stopadvisor assess sums.jsonl --traces sums.jsonl, with" in out
     found = call.json(*words)
+    check_valid("import-log", found)
     assert (found["n_questions"], found["n_untraced"], found["n_left_out"]) == (3, 0, 5)
 
 

@@ -13,10 +13,12 @@ from scipy import stats
 from stopadvisor.runs.sources import open_source
 from stopadvisor.stats.trinomial import drop_power
 from tests.material import Call, make_run
+from tests.schemas import check_valid
 
 
 def test_what_is_not_named_is_taken_for_granted(call: Call) -> None:
     found = call.json("plan", "--alpha", "0.05")
+    check_valid("plan", found)
     assert (found["delta"], found["expected_risk"], found["power"]) == (0.05, 0.01, 0.8)
     assert found["split"] == [0.4, 0.6, 0.0]
 
@@ -50,6 +52,7 @@ def test_from_there_on_every_number_reaches_the_power(
 def test_null_where_the_expected_risk_is_not_below_alpha(call: Call, risk: str) -> None:
     words = ["--alpha", "0.05", "--expected-risk", risk]
     found = call.json("plan", *words)
+    check_valid("plan", found)
     for name in ("calibration_labels", "total_labels", "power_reached"):
         assert found[name] is None
     assert "expected to be lost, which must be less than that" in call.screen("plan", *words)
@@ -59,6 +62,7 @@ def test_null_where_the_expected_risk_is_not_below_alpha(call: Call, risk: str) 
 def test_a_drop_takes_its_own_test(call: Call) -> None:
     drop = ("--alpha", "0.02", "--loss", "drop", "--expected-risk", "0.01")
     found = call.json("plan", *drop)
+    check_valid("plan", found)
     assert found["loss"] == "drop"
     n = found["calibration_labels"]
     assert found["power_reached"] == pytest.approx(drop_power(n, 0.02, 0.05, 0.01, 0.0))
@@ -71,6 +75,7 @@ def test_a_drop_takes_its_own_test(call: Call) -> None:
 def test_a_run_says_what_more_labels_would_buy(tmp_path: Path, call: Call) -> None:
     run = make_run(tmp_path / "run", 300)
     found = call.json("plan", run, "--alpha", "0.1")
+    check_valid("plan", found)
     rows = found["label_savings"]
     (here,) = (row for row in rows if row["is_here"])
     assert here["calibration"] == open_source(run).counts()["calibration"]

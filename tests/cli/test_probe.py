@@ -24,6 +24,7 @@ from stopadvisor.ground.progress import Progress
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.workload.questions import PARTS, assign_parts, read_workload
 from tests.cli.conftest import Bench
+from tests.schemas import check_valid
 from tests.scripted import ScriptedEngine, write_sums
 
 ROOT = Path(__file__).parent.parent.parent
@@ -75,6 +76,7 @@ def test_guessed_tasks_and_a_small_workload_are_said(bench: Bench) -> None:
 
 def test_a_second_call_asks_nothing_and_runs_no_second_preflight(bench: Bench) -> None:
     first = bench.json()
+    check_valid("probe", first)
     bench.engine = ScriptedEngine()
     second = bench.json()
     assert (second["run"], second["new"], second["questions"]) == (first["run"], 0, 100)
@@ -211,6 +213,7 @@ def test_a_part_that_would_be_too_small_is_refused_early(bench: Bench) -> None:
     assert bench.loaded == []
     # A preflight asks the few there are.
     tried = bench.json(command="preflight")
+    check_valid("preflight", tried)
     assert (tried["status"], tried["checks"][0]["name"]) == ("warn", "questions")
     assert "next:" not in bench(command="preflight")[2]
     bench.loaded.clear()
@@ -281,6 +284,7 @@ def test_probe_stops_at_a_failed_preflight_and_keeps_its_report(bench: Bench) ->
     assert code == 5
     assert "preflight failed: cue:" in err
     report = json.loads((bench.out / "preflight.json").read_text())
+    check_valid("preflight", report)
     assert report["status"] == "fail"
     assert not (bench.out / "probes.jsonl").exists()
 

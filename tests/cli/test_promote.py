@@ -12,6 +12,7 @@ from stopadvisor.policy.frozen import load_policy, save_policy
 from stopadvisor.policy.run_policies import calibration_of, own_name
 from tests.material import CERTIFY, Call, forget_looks
 from tests.policy_content import policy_from
+from tests.schemas import check_valid
 
 RUN = Path("runs/sums")
 FAST = ["--families", "confidence"]
@@ -54,6 +55,7 @@ def test_promote_is_the_way_there_and_back(call: Call) -> None:
     bold, careful = policy_of("30"), policy_of("15")
     assert (RUN / "policy.joblib").read_bytes() == bold.read_bytes()
     found = call.json("promote", careful)
+    check_valid("promote", found)
     assert (found["alpha"], found["kind"]) == (0.15, "stop")
     assert found["current"] == "runs/sums/policy.joblib"
     assert found["previous_policy"] == str(bold)
@@ -112,6 +114,7 @@ def test_diff_names_model_prompts_and_caps(call: Call) -> None:
     content["sampling"]["seed"] = 5
     save_policy(policy_from(content), "other.joblib")
     found = call.json("inspect", policy_of("15"), "other.joblib")
+    check_valid("diff", found)
     changes = {row["what"]: row["after"] for row in found["changes"]}
     assert changes["language model"] == "revision 'another'"
     assert "Hence:" in changes["prompts"]

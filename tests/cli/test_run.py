@@ -14,6 +14,7 @@ from stopadvisor.ground.errors import ModelError
 from stopadvisor.policy.frozen import Policy, save_policy
 from tests.engines.online_policies import TINY_REASONER, rule
 from tests.material import WORKLOAD, Call, write_easiest
+from tests.schemas import check_valid
 
 if TYPE_CHECKING:
     from stopadvisor.engines.hf.engine import HfEngine
@@ -72,6 +73,7 @@ def test_a_grader_says_what_is_right(bench: Bench, monkeypatch: pytest.MonkeyPat
     body = f"return None if question == {first!r} else True"
     Path("graders.py").write_text(f"def all_right(question, gold, answer):\n    {body}\n")
     document = bench.json("--grader", "graders:all_right")
+    check_valid("run", document)
     assert (document["labelled"], document["accuracy"]) == (N, (N - 1) / N)
     graded, untold = document["remarks"][-2:]
     assert graded.startswith("these answers are graded by graders:all_right (SHA-256")

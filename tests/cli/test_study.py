@@ -52,9 +52,8 @@ def test_every_study_of_the_registry_has_its_outline(name: str) -> None:
 
 
 def test_list_names_every_study(call: Call) -> None:
-    code, out, _ = call("list", "--json")
-    found = json.loads(out)
-    assert (code, found["schema"]) == (0, 1)
+    found = call.json("list")
+    check_valid("study-list", found)
     assert [row["name"] for row in found["studies"]] == list(STUDIES)
     assert all(list(row) == ["name", "help", "needs", "options"] for row in found["studies"])
     _, screen, _ = call("list")

@@ -16,6 +16,7 @@ from stopadvisor.policy.frozen import load_policy
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
 from tests.material import Call, edit_records, looks_of, make_run, write_archive
+from tests.schemas import check_valid
 
 pytestmark = pytest.mark.slow
 
@@ -136,6 +137,9 @@ def test_imported_probes_and_archives_need_no_labels(call: Call) -> None:
     rows = (RUN / "probes.jsonl").read_text(encoding="utf-8")
     Path("recorded.jsonl").write_text(rows, encoding="utf-8")
     found = call.json("import", "probes", "recorded.jsonl", "-o", "imported", "--max-think", "256")
+    check_valid("import", found)
+    assert found["model"] is None
+    assert found["budgets"]
     assert (found["n_ungraded"], found["n_graded"]) == (found["n_traces"], 0)
     fast = ("--families", "confidence")
     found = call.json("assess", "imported", "--alpha", "0.1", *fast)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from stopadvisor.runs.samples import SAMPLES
 from tests.material import Call
+from tests.schemas import check_valid
 
 BUNDLED = Path(__file__).parents[2] / "samples"
 
@@ -30,9 +30,8 @@ def test_they_are_written_where_the_readme_has_them(call: Call, tmp_path: Path) 
 
 
 def test_json_names_the_files(call: Call, tmp_path: Path) -> None:
-    code, out, _ = call("samples", tmp_path / "a" / "b c", "--json")
-    found = json.loads(out)
-    assert code == 0
+    found = call.json("samples", tmp_path / "a" / "b c")
+    check_valid("samples", found)
     assert Path(found["model"], "config.json").is_file()
     assert [Path(path).name for path in found["workloads"]] == list(SAMPLES[1:])
     assert all(Path(path).is_file() for path in found["workloads"])

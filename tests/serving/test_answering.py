@@ -16,7 +16,7 @@ from stopadvisor.engines.openai import open_servers
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.ground.errors import EngineError, OutputError, PolicyError
 from stopadvisor.ground.progress import Progress
-from stopadvisor.ground.results import from_document
+from stopadvisor.ground.results import from_document, to_document
 from stopadvisor.policy.frozen import Policy, save_policy
 from stopadvisor.policy.requests import Reply
 from stopadvisor.serving.answer_file import AnswerRecord
@@ -27,6 +27,7 @@ from stopadvisor.workload.questions import Question
 from tests.engines.fake_server import FakeServer, fake_server
 from tests.engines.test_openai_engine import engine_at
 from tests.engines.test_openai_online import policy_of
+from tests.schemas import check_valid
 
 N = 6
 REPLY = Reply("7 or 8", "8", 0, 4, 9, 4, 1, 0, 1, 0.1, "stopped", "")
@@ -122,6 +123,7 @@ def test_what_was_answered_is_not_asked_again(bench: Bench) -> None:
 
 def test_a_comparison_with_full_thinking_says_what_stopping_saves_and_loses(bench: Bench) -> None:
     found = bench.answer(compare_full=True)
+    check_valid("run", to_document(found))
     full = found.full
     assert full is not None
     assert (full.questions, full.correct, full.full_correct, full.lost) == (N, 3, 3, 3)

@@ -17,6 +17,7 @@ from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.workload.converters import BENCHMARKS, convert, load_rows
 from stopadvisor.workload.questions import read_workload
 from tests.material import Call
+from tests.schemas import check_valid
 
 GPQA = {
     "Record ID": "rec01",
@@ -124,6 +125,7 @@ def test_a_row_becomes_a_line(tmp_path: Path, call: Call, name: str) -> None:
     code, out, err = call(name, "--from", file, "-o", tmp_path / "w.jsonl", "--json")
     assert code == 0, err
     found = json.loads(out)
+    check_valid("import-dataset", found)
     n = len(ROWS[name])
     assert (found["n_questions"], found["available"], found["left_out"]) == (n, n, 0)
     assert found["source"] == str(file)
