@@ -1,4 +1,4 @@
-"""Two real models behind two real servers: `run` and the gateway serve what the replay says."""
+"""Real models behind real servers: `run` and the gateway serve what the replay says."""
 
 from __future__ import annotations
 
@@ -72,11 +72,20 @@ def ask(port: int, body: dict[str, Any]) -> Answer:
         connection.close()
 
 
-@pytest.mark.parametrize("n", [16, pytest.param(300, marks=pytest.mark.long)])
-def test_two_models_at_servers_climb_as_the_replay_says(
-    tinier: VllmServer, vllm: VllmServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int
+@pytest.mark.parametrize(
+    ("server", "n"), [("vllm", 16), pytest.param("tinier", 300, marks=pytest.mark.long)]
+)
+def test_rungs_at_servers_climb_as_the_replay_says(
+    request: pytest.FixtureRequest,
+    vllm: VllmServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    server: str,
+    n: int,
 ) -> None:
+    """The short form asks one server for both rungs, which differ in the cap alone."""
     monkeypatch.chdir(tmp_path)
+    tinier: VllmServer = request.getfixturevalue(server)
     ladder = ladder_toml(tmp_path / "ladder.toml", RUNGS, tinier.base_url, vllm.base_url)
     limited = ["--limit", str(n), "--quiet", "--request-timeout", "600"]
     words = ["--ladder", ladder, "--concurrency", str(AT_ONCE), *limited]

@@ -125,7 +125,7 @@ def known() -> dict[str, dict[str, Reply]]:
     return {}
 
 
-@pytest.fixture(params=["bundled", "entropy"])
+@pytest.fixture(params=["bundled", pytest.param("entropy", marks=pytest.mark.long)])
 def served(
     request: pytest.FixtureRequest,
     plugin: VllmServer,
@@ -375,10 +375,17 @@ def test_metrics_stand_next_to_those_of_vllm(plugin: VllmServer, requests: list[
 
 
 def test_policies_are_replaced_under_load_and_taken_back(
-    plugin: VllmServer, policy: Policy, requests: list[Request]
+    plugin: VllmServer,
+    policy: Policy,
+    requests: list[Request],
+    local: HfEngine,
+    known: dict[str, dict[str, Reply]],
 ) -> None:
-    other, asked = entropy_policy(), requests[:12]
+    other, asked = entropy_policy(), requests[:6]
     use(plugin, other, asked, after=policy)
+    served = Served(plugin, other, local, known.setdefault("entropy", {}))
+    for stream in (False, True):
+        assert served.differing_while_busy(24, stream=stream, at_once=24) == []
     (plugin.folder / "policy.joblib").write_bytes(b"no policy")
     os.kill(plugin.pid, signal.SIGHUP)
     deadline = time.monotonic() + 480
