@@ -232,26 +232,6 @@ def test_memory_that_ends_while_traces_are_collected(
     assert random_engine.probe(prompts, at) == whole
 
 
-def test_no_more_requests_at_once_than_asked_for(
-    tiny_reasoner: HfEngine,
-    questions: Sequence[Question],
-    policy: Policy,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    widths: list[int] = []
-    forward = resolve_name(FORWARD)
-
-    def watched(self: Runner, ids: Tensor, *args: Any, **options: Any) -> Tensor:
-        widths.append(len(ids))
-        logits: Tensor = forward(self, ids, *args, **options)
-        return logits
-
-    monkeypatch.setattr(FORWARD, watched)
-    found = serve(tiny_reasoner, questions, policy, batch_size=3)
-    assert {number for number, _ in found} == set(range(N))
-    assert max(widths) == 3
-
-
 # --- Numbers ---
 
 

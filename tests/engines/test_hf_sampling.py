@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from stopadvisor.engines.sampling import Sampling
-from stopadvisor.ground.errors import EngineError, ModelError
+from stopadvisor.ground.errors import ModelError
 from tests.engines.tiny import plan, prompt
 
 if TYPE_CHECKING:  # torch takes seconds to import, and every worker collects this file
@@ -134,11 +134,3 @@ def test_a_setting_that_is_not_applied_is_named() -> None:
     settings = GenerationConfig(do_sample=True, no_repeat_ngram_size=3)
     with pytest.raises(ModelError, match="no_repeat_ngram_size=3"):
         Sampling.of(settings, plan())
-
-
-def test_logits_that_are_not_finite_end_the_job() -> None:
-    import torch
-
-    sampler = sampler_of(Sampling(0.0), [[]])
-    with pytest.raises(EngineError, match="not finite"):
-        sampler.draw(torch.full((1, VOCABULARY), float("nan")), 0)

@@ -6,7 +6,6 @@ import asyncio
 import json
 import math
 import pickle
-import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -85,20 +84,6 @@ def test_retrying_ends(fault: str, pauses: Pauses) -> None:
     assert len(server.asked) == 1 + len(pauses.taken)
 
 
-def test_a_server_that_comes_back_in_time_costs_time_alone() -> None:
-    server = FakeServer()
-    server.start()
-    server.stop()
-    again = threading.Timer(0.7, server.start)
-    again.start()
-    try:
-        answer = asked([server], lambda c: c.complete(prompt_ids(), max_tokens=2), retry_timeout=30)
-    finally:
-        again.join()
-        server.stop()
-    assert answer.token_ids == tuple(ids_of(server.story.thinking)[:2])
-
-
 def test_a_refusal_is_not_asked_again() -> None:
     with (
         fake_server() as server,
@@ -141,18 +126,6 @@ def test_a_stream_may_be_left_when_enough_came() -> None:
         answer = asked([server], lambda c: c.complete(prompt_ids(), take=take, max_tokens=50))
     assert answer.finish_reason == "closed"
     assert list(answer.token_ids or ()) == came == ids_of(server.story.thinking)[:5]
-
-
-def test_several_servers_share_the_questions_evenly() -> None:
-    async def work(client: Client) -> None:
-        for _ in range(6):
-            replica = client.assign_replica()
-            for _ in range(2):  # requests of a question go to the server that caches its prefix
-                await client.complete(prompt_ids(), max_tokens=1, replica=replica)
-
-    with fake_server() as first, fake_server() as second:
-        asked([first, second], work)
-    assert (len(first.asked), len(second.asked)) == (6, 6)
 
 
 @pytest.mark.parametrize("fault", ["429", "500", "truncated", "close"])

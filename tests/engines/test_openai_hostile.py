@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from stopadvisor.engines.http.client import Client, Key, Refused, Unreachable
+from stopadvisor.engines.http.client import _MALFORMED, Client, Key, Refused, Unreachable
 from stopadvisor.engines.http.completion import BodyLimits, StreamReader, read_completion
 from stopadvisor.engines.http.servers import Servers
 from stopadvisor.engines.openai import open_servers
@@ -288,8 +288,14 @@ def events(data: Any) -> Write:
 
 
 @pytest.mark.parametrize(("name", "value"), WRONG, ids=lambda value: f"{value!r:.40}")
-def test_numbers_that_are_none_end_in_one_line(name: str, value: Any) -> None:
-    with raw(written(answer_with(**{name: value}))) as server, pytest.raises(EngineError) as caught:
+def test_numbers_that_are_none_are_malformed(name: str, value: Any) -> None:
+    with pytest.raises(_MALFORMED):
+        read_completion(answer_with(**{name: value}))
+
+
+def test_what_is_malformed_ends_in_one_line() -> None:
+    wrong = written(answer_with(token_ids=[5, 10**400]))
+    with raw(wrong) as server, pytest.raises(EngineError) as caught:
         asked([server], whole, retry_timeout=0.1)
     said = str(caught.value)
     assert "malformed answer (" in said

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from stopadvisor.workload.questions import read_workload
 from tests.engines.rung_server import ladder_toml
 from tests.integration.server import AS_CALIBRATED, NAME, ROOT, VllmServer
 from tests.policy_content import ladder_content, policy_from
-from tests.serving.gateways import Answer, running
+from tests.serving.gateways import running
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 
@@ -56,20 +56,6 @@ def served_by(policy: Policy, record: ReplyRecord) -> str:
         completion_tokens=min(small.completion_tokens, CAP),
     )
     return record.rungs[0 if serve.serve else 1].name
-
-
-def ask(port: int, body: dict[str, Any]) -> Answer:
-    """Ask a gateway as `RunningGateway.ask` does, as long as a busy machine takes."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENT["total"])
-    try:
-        sent = json.dumps(body).encode()
-        kind = {"Content-Type": "application/json"}
-        connection.request("POST", "/v1/chat/completions", sent, kind)
-        found = connection.getresponse()
-        given = {name.lower(): value for name, value in found.getheaders()}
-        return Answer(found.status, given, found.read())
-    finally:
-        connection.close()
 
 
 @pytest.mark.parametrize(
@@ -127,7 +113,8 @@ def test_rungs_at_servers_climb_as_the_replay_says(
             {"model": NAME, "messages": list(each.prompt.messages)}
             for each in make_requests(questions, policy)
         ]
-        answers = list(pool.map(lambda body: ask(gateway.port, body), bodies))
+        ask = partial(gateway.ask, timeout=PATIENT["total"])
+        answers = list(pool.map(ask, bodies))
     for question, answer in zip(questions, answers, strict=True):
         assert answer.headers["x-stopadvisor"].endswith(f"; rung={wanted[question.id]}")
         content = answer.json["choices"][0]["message"]["content"]

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stopadvisor.policy.frozen import Policy
-from stopadvisor.policy.requests import OnStop, Reply, Request, make_requests, policy_plan
+from stopadvisor.policy.requests import OnStop, Reply, make_requests, policy_plan
 from tests.engines.online_policies import rule
 from tests.material import easiest
 
@@ -23,15 +22,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 
 BUDGETS = [0, 16, 43, 64, 129]
 N_QUESTIONS = 16
-
-
-def _policy(local: HfEngine, family: str, threshold: float, **changes: Any) -> Policy:
-    own = {"budgets": BUDGETS, "entropy_source": "top-k:20"}
-    return rule(local, family, threshold, **(own | changes))
-
-
-def _requests(policy: Policy) -> list[Request]:
-    return make_requests(easiest(N_QUESTIONS), policy)
 
 
 def _untimed(replies: dict[int, Reply]) -> list[dict[str, Any]]:
@@ -48,8 +38,8 @@ def _untimed(replies: dict[int, Reply]) -> list[dict[str, Any]]:
 def test_a_server_gives_the_replies_of_the_local_engine(
     local: HfEngine, remote: OpenAiEngine, family: str, threshold: float, on_stop: OnStop
 ) -> None:
-    policy = _policy(local, family, threshold)
-    asked = _requests(policy)
+    policy = rule(local, family, threshold, budgets=BUDGETS, entropy_source="top-k:20")
+    asked = make_requests(easiest(N_QUESTIONS), policy)
     here = dict(local.serve(asked, policy_plan(policy), policy, on_stop=on_stop))
     there = dict(remote.serve(asked, remote.policy_plan(policy), policy, on_stop=on_stop))
     assert _untimed(there) == _untimed(here)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
@@ -26,7 +25,7 @@ from stopadvisor.policy.requests import Reply, Request, make_requests, policy_pl
 from stopadvisor.serving.serve_settings import ServeSettings
 from stopadvisor.serving.vllm.plugin_settings import variables_of
 from stopadvisor.workload.questions import read_workload
-from tests.integration.asking import Seen, ask, ask_all, busy, client_at, differing, gauges, metrics
+from tests.integration.asking import ask_all, busy, differing, gauges, metrics
 from tests.integration.conftest import POLICY
 from tests.integration.server import (
     AS_CALIBRATED,
@@ -350,17 +349,12 @@ def test_clients_that_leave_in_every_state_leave_nothing_behind(
     deadline = time.monotonic() + 20
     while any(gauges(plugin).values()) and time.monotonic() < deadline:
         # The engine updates its gauges only when it decodes, so send a request.
-        asyncio.run(_once(plugin, requests[1]))
+        ask_all(plugin.port, requests[1:2], stream=False)
     assert gauges(plugin) == {
         "vllm:num_requests_running": 0,
         "vllm:num_requests_waiting": 0,
         "stopadvisor_requests_in_flight": 0,
     }
-
-
-async def _once(server: VllmServer, request: Request) -> Seen:
-    async with client_at(server.port) as client:
-        return await ask(client, request, stream=False)
 
 
 def test_metrics_stand_next_to_those_of_vllm(plugin: VllmServer, requests: list[Request]) -> None:

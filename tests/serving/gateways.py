@@ -223,10 +223,11 @@ class RunningGateway:
         *,
         method: str = "POST",
         port: int | None = None,
+        timeout: float = 20.0,
         **headers: str,
     ) -> Answer:
         """Send one request."""
-        connection = http.client.HTTPConnection("127.0.0.1", port or self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", port or self.port, timeout=timeout)
         try:
             data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
             named = {name.replace("_", "-"): value for name, value in headers.items()}
