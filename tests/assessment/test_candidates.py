@@ -139,6 +139,19 @@ def test_a_late_start_leaves_out_what_nearly_all_traces_pass() -> None:
     assert (700,) in {s.positions for s in grid_schedules(data(late))}
 
 
+def test_a_short_grid_is_tried_from_both_ends_with_and_without_its_beginning() -> None:
+    table = on_budgets(tuple(range(0, 800, 100)))
+    found = {
+        s.positions for s in grid_schedules(data(replace(table, trace_tokens=np.full(30, 750))))
+    }
+    every = tuple(range(100, 800, 100))
+    assert found == {
+        (0, *every), every, (700,),
+        (0, 200, 400, 600), (200, 400, 600), (100, 300, 500, 700),
+        (0, 400), (400,), (300, 700),
+    }  # fmt: skip
+
+
 def test_many_positions_are_thinned() -> None:
     table = on_budgets(tuple(range(10, 3000, 10)))
     longest = replace(table, trace_tokens=np.full(30, 5000))

@@ -13,7 +13,7 @@ import pytest
 
 from stopadvisor.answers.grading import Grader
 from stopadvisor.ground.progress import shown_on, tracked
-from stopadvisor.report.progress import LineProgress, progress_on, time_left
+from stopadvisor.report.progress import LineProgress, progress_on, remark_first, time_left
 from tests.cli.test_import import recorded
 from tests.cli.test_monitor import LOGS, POLICY, write_log, write_policy
 from tests.material import Call
@@ -97,6 +97,30 @@ def test_counted_work_speaks_after_five_seconds() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("items", "every_s", "line"),
+    [
+        (5, 1.0, "5/5, 1.0/s"),
+        (6, 1.0, "5/6, 1.0/s, about 1 s left"),
+        (50, 0.1, "50/50, 10/s"),
+        (3, 2.0, "3/3, 30.0/min"),
+    ],
+)
+def test_rates_have_the_unit_that_people_read(items: int, every_s: float, line: str) -> None:
+    err, now = StringIO(), iter(round(every_s * k, 9) for k in range(items + 1))
+    with shown_on(LineProgress(err, clock=lambda: next(now))):
+        list(tracked("reading", range(items)))
+    assert err.getvalue() == f"reading: {line}\n"
+
+
+def test_three_sentences_of_a_kind_are_named_and_the_others_counted() -> None:
+    err = StringIO()
+    for sentences in ("abc", "abcde", ""):
+        remark_first(LineProgress(err), "left out", sentences)
+    named = ["left out: a", "left out: b", "left out: c"]
+    assert err.getvalue().splitlines() == [*named, *named, "left out: 2 more"]
+
+
 def test_nobody_need_watch() -> None:
     assert list(tracked("measuring rules", iter("ab"), 2)) == ["a", "b"]
 
@@ -151,7 +175,8 @@ def test_a_terminal_gets_a_bar_and_no_colour_when_none_is_wanted(
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.4, "0 s"), (89, "89 s"), (600, "10 min"), (7200, "2.0 h")]
+    ("seconds", "text"),
+    [(0.4, "0 s"), (89, "89 s"), (90, "2 min"), (600, "10 min"), (5400, "1.5 h"), (7200, "2.0 h")],
 )
 def test_time_left_is_said_as_people_say_it(seconds: float, text: str) -> None:
     assert time_left(seconds) == text

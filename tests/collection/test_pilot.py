@@ -15,6 +15,7 @@ from stopadvisor.collection.pilot import (
     auto_budgets,
     auto_stride,
     cue_ids,
+    expected_cost,
     settle_plan,
     thinking_cap,
 )
@@ -22,7 +23,7 @@ from stopadvisor.collection.probe_settings import ProbeSettings
 from stopadvisor.ground.constants import PAPER_BUDGETS
 from stopadvisor.ground.errors import ModelError, ProbeError
 from stopadvisor.ground.progress import Progress
-from stopadvisor.probes.asking import ProbePlan, Prompt
+from stopadvisor.probes.asking import ProbePlan, Prompt, RawTrace
 from stopadvisor.workload.questions import Question, Workload, read_workload
 from tests.scripted import ScriptedEngine, write_sums
 
@@ -129,3 +130,27 @@ def test_the_pilot_draws_traces_only_of_at_most_32_questions(tmp_path: Path) -> 
 
 def _prompts(workload: Workload, n: int) -> list[Prompt]:
     return [Prompt(q.key, q.messages) for q in workload.questions[:n]]
+
+
+# --- What that costs ------------------------------------------------------------------------------
+
+
+def trace(tokens: int) -> RawTrace:
+    """A trace of some thinking tokens and 7 of its visible answer."""
+    return RawTrace(9, 3, tokens, "stop", "", "7", 7, (), thinking_ids=(5,) * tokens)
+
+
+def test_budgets_beyond_the_end_of_thinking_share_a_probe_that_stops_nothing() -> None:
+    plan, traces = replace(PLAN, budgets=(0, 20, 50)), [trace(10), trace(30), trace(50)]
+    cost = expected_cost(plan, traces, answer_tokens=4.0)
+    assert cost is not None
+    assert cost.probes == pytest.approx((2 + 3 + 3) / 3)
+    assert cost.decoded_tokens == pytest.approx(4 * 8 / 3)
+    assert cost.share_of_thinking == pytest.approx(32 / 90)
+    assert str(cost) == ("about 2.7 probes a question, 11 decoded tokens, 36% of its thinking")
+    visible = expected_cost(replace(plan, on_stop="answer"), traces, answer_tokens=4.0)
+    assert visible is not None
+    assert visible.decoded_tokens == pytest.approx((4 * 8 + 7 * (1 + 2 + 2)) / 3)
+    unthinking = expected_cost(plan, [trace(0)], answer_tokens=4.0)
+    assert str(unthinking) == "about 1.0 probes a question, 4 decoded tokens"
+    assert expected_cost(replace(plan, budgets=()), traces, 4.0) is None
