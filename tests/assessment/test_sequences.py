@@ -80,6 +80,13 @@ def test_groups_share_fold_and_block() -> None:
     assert fit_data(table, most_blocks=5).n_blocks == 5
 
 
+def test_of_too_many_questions_evenly_spaced_ones_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sequences, "_MOST_QUESTIONS", 5)
+    table = draw(9, 1)
+    assert fit_data(table).table.ids == table.ids[::2]
+    assert fit_data(table.take(np.arange(5))).table.ids == table.ids[:5]
+
+
 def test_fewer_groups_than_folds_are_refused() -> None:
     with pytest.raises(CalibrationError, match="at least 5 different fit questions, got 4"):
         fit_data(draw(4, 0))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stopadvisor.engines.hf import load_engine
-from stopadvisor.engines.hf.size import check_size, named_parameters
+from stopadvisor.engines.hf.size import check_size, has_accelerator, host_memory, named_parameters
 from stopadvisor.engines.model_files import content_revision
 from stopadvisor.ground.errors import ModelError
 from tests.engines.online_policies import TINY_REASONER
@@ -74,6 +74,7 @@ NEEDS = "33 GB are needed in float32, here has 20 GB free"
         pytest.param(8.19e9, None, "float32", False, "there is no GPU here", id="no GPU"),
         pytest.param(8.19e9, None, "float32", True, NEEDS, id="too large"),
         pytest.param(8.19e9, None, "bfloat16", True, None, id="fits"),
+        pytest.param(9.5e9, None, "bfloat16", True, "19 GB are needed", id="only the weights fit"),
         pytest.param(32e9, 0.5, "bfloat16", True, None, id="fits in four bits"),
     ],
 )
@@ -85,6 +86,56 @@ def test_what_cannot_run_here(
         check_size(
             "m", parameters, width=width, dtype=dtype, memory=20e9, place="here", patient=patient
         )
+
+
+def test_who_names_the_cpu_is_told_only_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stopadvisor.engines.hf.load.host_memory", lambda: 10**10)
+    with pytest.raises(ModelError, match="33 GB are needed in float32, this machine has 10 GB"):
+        load_engine("Qwen/Qwen3-8B", device="cpu")
+    with pytest.raises(ModelError, match="16 GB are needed in bfloat16"):
+        load_engine("Qwen/Qwen3-8B", device="cpu", dtype="bfloat16")
+
+
+def test_free_memory_is_what_the_kernel_calls_available(monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(*_: object, **__: object) -> str:
+        return "MemTotal:     9000 kB\nMemAvailable:    5 kB\nSwapFree:      700 kB\n"
+
+    def unknown(*_: object, **__: object) -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "read_text", told)
+    assert host_memory() == 5 * 1024
+    monkeypatch.setattr(Path, "read_text", unknown)
+    assert host_memory() == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "visible", "device", "found"),
+    [
+        ("Darwin", "arm64", None, None, True),
+        ("Darwin", "x86_64", None, None, False),
+        ("Linux", "x86_64", None, "/dev/nvidia0", True),
+        ("Linux", "arm64", "1", "/dev/kfd", True),
+        ("Linux", "x86_64", "", "/dev/nvidia0", False),
+        ("Linux", "x86_64", "-1", "/dev/nvidia0", False),
+        ("Linux", "x86_64", None, None, False),
+    ],
+)
+def test_a_gpu_is_guessed_without_torch(
+    system: str,
+    machine: str,
+    visible: str | None,
+    device: str | None,
+    found: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("platform.system", lambda: system)
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr(Path, "exists", lambda path: str(path) == device)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert has_accelerator() is found
 
 
 def test_a_folder_that_does_not_fit_is_refused_before_its_weights_are_read(

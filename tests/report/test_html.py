@@ -252,6 +252,30 @@ def test_ids_are_unique_and_pictures_have_their_text(html: str) -> None:
         assert re.search(r"\d", description[1])
 
 
+def test_pictures_name_their_axes_and_lines_and_mark_round_places(html: str) -> None:
+    frontier, prices, alpha = (
+        re.findall(r"<text[^>]*>([^<]*)</text>", svg)
+        for svg in re.findall(r"<svg.*?</svg>", html, re.DOTALL)
+    )
+    assert frontier == [
+        *("40%", "60%", "80%", "100%", "120%"),
+        "cost per question under vllm, % of full thinking",
+        *("40%", "50%", "60%", "70%", "80%", "90%", "accuracy"),
+        *("learned", "confidence", "agreement-scaled", "fixed budget", "full thinking"),
+        "advised point",
+    ]
+    assert prices == [
+        *("1", "8", "32", "128", "requests in flight"),
+        *("0", "20", "40", "net saving in percent"),
+        *("0", "0.001", "0.01", "0.1", "1", "price of a cached token", "at the prices taken"),
+    ]
+    assert alpha == [
+        *("0%", "10%", "20%", "30%", "alpha: most questions that may be lost"),
+        *("-20%", "0%", "20%", "40%", "net saving"),
+        *("learned", "confidence", "fixed-budget", "agreement-scaled", "asked for"),
+    ]
+
+
 def test_no_colour_of_a_picture_escapes_the_theme(html: str) -> None:
     for svg in re.findall(r"<svg.*?</svg>", html, re.DOTALL):
         assert not re.search(r"#[0-9a-f]{6}\b", svg)
