@@ -234,6 +234,7 @@ def another(number: int) -> Path:
 def test_policies_on_the_same_questions_are_counted(call: Call) -> None:
     first = call.json(POLICY, FRESH, "--test-only")
     assert first["check"] == {"number": 1, "planned": None, "spent": 0.05}
+    assert not any("policy number" in text for text in first["remarks"])
     assert call.json(POLICY, FRESH, "--test-only") == first  # the same again
     for number in (2, 3):
         found = call.json(another(number), FRESH, "--test-only")
@@ -255,6 +256,7 @@ def test_planned_policies_share_delta(call: Call) -> None:
     second = call.json(another(2), FRESH, "--test-only")  # the plan holds unasked
     assert (second["delta"], second["check"]["number"]) == (0.025, 2)
     assert second["check"]["spent"] == pytest.approx(0.05)
+    assert not any("policy number" in text for text in second["remarks"])
     assert "all 2 planned policies were checked" in call.refused(another(3), FRESH, "--test-only")
 
 

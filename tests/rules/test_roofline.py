@@ -132,6 +132,50 @@ def test_sizes_are_those_published(of: dict[str, Any], gigabytes: float, active:
     assert shape.active / 1e9 == pytest.approx(active, rel=0.004)
 
 
+def test_every_weight_is_counted() -> None:
+    """Within the rounding of what is published a small layer could be counted wrongly."""
+    dense = model_shape(PRESETS["8b"])
+    attention, mlp, table = 4096 * 128 * (2 * 32 + 2 * 8), 3 * 4096 * 12288, 151936 * 4096
+    assert dense.active == 36 * (attention + mlp) + table
+    assert (dense.held_bytes, dense.attended) == (2 * (dense.active + table), 36 * 4 * 32 * 128)
+    # Compressed queries, keys and values; 3 of 61 layers have no experts.
+    compressed = model_shape(DEEPSEEK)
+    keys = 7168 * (512 + 64) + 512 * 128 * (128 + 128) + 128 * 128 * 7168
+    queries, one = 1536 * (7168 + 128 * (128 + 64)), 3 * 7168 * 2048
+    table, beside = 129280 * 7168, 7168 * 256 + one
+    assert compressed.active == (
+        61 * (queries + keys) + 3 * 3 * 7168 * 18432 + 58 * (beside + 8 * one) + table
+    )
+    assert (compressed.expert_bytes, compressed.attended) == (58 * 256 * one, 61 * 2 * 128 * 320)
+    plain = model_shape(DEEPSEEK | {"q_lora_rank": None})
+    assert plain.active == compressed.active + 61 * (7168 * 128 * (128 + 64) - queries)
+    # Three of four layers recur; attention has a gate, and each layer a router and a shared expert.
+    hybrid = model_shape(QWEN3_NEXT)
+    delta = 2048 * (2 * 2048 + 3 * 4096 + 2 * 32) + 4 * (2 * 2048 + 4096)
+    attention, one, table = 2048 * 256 * (3 * 16 + 2 * 2), 3 * 2048 * 512, 151936 * 2048
+    beside = 2048 * 512 + one
+    assert hybrid.active == 36 * delta + 12 * attention + 48 * (beside + 10 * one) + table
+
+
+@pytest.mark.parametrize(
+    ("of", "change", "sparse"),
+    [
+        (QWEN3_MOE, {}, 48),
+        (QWEN3_MOE, {"decoder_sparse_step": 2}, 24),
+        (QWEN3_MOE, {"decoder_sparse_step": 5}, 9),
+        (QWEN3_MOE, {"mlp_only_layers": [0, 7]}, 46),
+        (DEEPSEEK, {"moe_layer_freq": 2}, 29),  # 4, 6 ... 60
+        (DEEPSEEK, {"first_k_dense_replace": None}, 61),
+    ],
+)
+def test_layers_with_experts_are_told_from_the_others(
+    of: dict[str, Any], change: dict[str, Any], sparse: int
+) -> None:
+    whole, found = model_shape(of), model_shape(of | change)
+    each = whole.expert_bytes / (48 if of is QWEN3_MOE else 58)
+    assert found.expert_bytes == sparse * each
+
+
 def test_experts_are_read_by_chance() -> None:
     shape = model_shape(MIXTRAL)
     assert shape.read_bytes(1) == shape.shared_bytes + shape.expert_bytes / 4
@@ -170,6 +214,8 @@ def test_windows_do_not_grow() -> None:
     )
     plain = model_shape(MIXTRAL | {"sliding_window": None})
     assert model_shape(MIXTRAL | {"sliding_window": 4096}).windows == ((4096, plain.cached),)
+    unused = PRESETS["8b"] | {"sliding_window": 512, "use_sliding_window": False}
+    assert model_shape(unused) == model_shape(PRESETS["8b"])
 
 
 def test_recurrent_layers_keep_a_state() -> None:
