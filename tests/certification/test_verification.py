@@ -182,6 +182,13 @@ def test_stops_are_those_of_the_stepper(family: str) -> None:
     assert found.losses == sum(table.full_correct[i] and not right[i] for i in range(80))
 
 
+def test_an_intercept_of_nothing_is_none() -> None:
+    content = of_family("learned", (0, 256)) | {"intercept": 0.0}
+    model = scorer_of(terms_of(content), fresh_table(5, 3)).model
+    assert model is not None
+    assert model.intercept == 0.0
+
+
 def test_limits_power_and_accuracy_by_hand(policy: dict[str, Any]) -> None:
     found = check(policy, fresh_table(150, 4))
     n, k = found.n, found.losses

@@ -16,7 +16,7 @@ import pytest
 
 from stopadvisor.cli import imports
 from stopadvisor.ground.errors import WorkloadError
-from stopadvisor.workload import inspect_log
+from stopadvisor.workload import inspect_log, logged
 from stopadvisor.workload.logged import Gathered, LogOptions, gather
 
 LOGS = Path(__file__).parent.parent / "testdata" / "imports"
@@ -106,6 +106,40 @@ def test_a_model_that_ended_without_a_reply_was_not_cut(tmp_path: Path) -> None:
     assert found.n_cut == 1
 
 
+def test_attachments_errors_options_and_hidden_thinking_are_read(tmp_path: Path) -> None:
+    hidden = [
+        {"type": "reasoning", "reasoning": "?", "redacted": True},
+        {"type": "text", "text": "7"},
+    ]
+    asked = [{"role": "user", "content": [{"type": "text", "text": "attachment://long"}, "So?"]}]
+    samples = [
+        {
+            "input": "attachment://long", "attachments": {"long": "Why so long?"},
+            "error": {"message": "it\n broke"}, "target": ["b", "b"],
+        },
+        {
+            "messages": [*asked, {"role": "assistant", "content": hidden}],
+            "attachments": {"long": "Why?"}, "target": [],
+        },
+        {"messages": [*user("c"), {"role": "assistant", "content": []}], "target": 5},
+        {"input": "d", "choices": [1, "y"]},
+    ]  # fmt: skip
+    log = tmp_path / "l.json"
+    log.write_text(json.dumps({"samples": samples}))
+    found = read("inspect", log)
+    assert found.lines == (
+        {"question": "Why so long?", "gold": "b"},
+        {"messages": tuple(user("Why?\nSo?")), "traces": [{"reply": "7"}]},
+        {"question": "c", "gold": "5"},
+        {"question": "d\n\nA. 1\nB. y"},
+    )
+    assert found.left_out == (
+        f"{log}: samples[0]: reply: expected one, got the error 'it broke'",
+        f"{log}: samples[2]: reply: expected text, got none",
+        f"{log}: samples[3]: reply: expected one, got no assistant's message",
+    )
+
+
 def test_ids_that_several_questions_have_are_told_apart(tmp_path: Path) -> None:
     def sample(text: str) -> dict[str, Any]:
         return {"id": 1, "input": text, "target": "x", "messages": []}
@@ -173,6 +207,9 @@ def test_an_archive_unpacks_to_no_more_than_is_allowed(
     with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("samples/1.json", b" " * (2**26 + 1))
     assert "samples/1.json: expected at most 64 MB of JSON, got more" in refused("inspect", bomb)
+    with zipfile.ZipFile(bomb, "w") as archive:
+        archive.writestr("header.json", "{}")
+    assert refused("inspect", bomb) == ": expected samples in the archive, found none"
     monkeypatch.setattr(inspect_log, "MOST_UNPACKED", 1)
     assert "GB of samples, got more" in refused("inspect", LOGS / "inspect" / "sums.eval")
 
@@ -272,6 +309,19 @@ def test_columns_may_give_group_and_task(tmp_path: Path) -> None:
 def test_bad_tables_are_refused_by_line(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "t.csv").write_bytes(content)
     assert refused("csv", tmp_path / "t.csv", question="ask", gold="right").startswith(message)
+
+
+def test_a_file_may_have_as_many_bytes_as_are_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "t.csv").write_text("ask\nWhy?\n")
+    (tmp_path / "l.json").write_text('{"samples": [{"input": "a"}]}')
+    for kind, name, size in (("csv", "t.csv", 9), ("inspect", "l.json", 29)):
+        file = tmp_path / name
+        monkeypatch.setattr(logged, "MOST_BYTES", size)
+        assert len(read(kind, file, question="ask").lines) == 1
+        monkeypatch.setattr(logged, "MOST_BYTES", size - 1)
+        assert "expected at most 0 MB of" in refused(kind, file, question="ask")
 
 
 def test_there_must_be_a_question_and_gold_that_an_answer_can_equal(tmp_path: Path) -> None:
