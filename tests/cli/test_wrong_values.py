@@ -105,6 +105,7 @@ REFUSALS = {
     "calibrate --despite-advice": "--despite-advice is now --despite advice",
     "plan --config none.toml": "cannot read none.toml: No such file or directory",
     "profile-serving --model m": "Missing option '--base-url'",
+    "profile-serving --base-url http://h --concurrency 0,8": "expected whole numbers >= 1",
     "label run --alpha 0.05": "answers are typed on a terminal, and stdin is none: --export FILE",
     "study nonsense raw.npz": "'nonsense' is not one of",
     "study map raw.npz --set paper": "expected an option such as paper=1",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 
 from stopadvisor.engines.hf import load_engine
 from stopadvisor.engines.hf.size import check_size, has_accelerator, host_memory, named_parameters
-from stopadvisor.engines.model_files import content_revision
+from stopadvisor.engines.model_files import content_revision, load_tokenizer
 from stopadvisor.ground.errors import ModelError
 from tests.engines.online_policies import TINY_REASONER
 from tests.engines.tiny import edit_config, plan, prompt
@@ -274,3 +275,15 @@ def test_pickled_weights_are_never_read(tmp_path: Path) -> None:
     torch.save(weights, folder / "pytorch_model.bin")
     with pytest.raises(ModelError, match="cannot load the weights"):
         load_engine(str(folder), device="cpu")
+
+
+def test_code_in_a_model_s_folder_is_never_run(random_model: Path, tmp_path: Path) -> None:
+    folder, ran = shutil.copytree(random_model, tmp_path / "model"), tmp_path / "ran"
+    (folder / "own.py").write_text(f"open({str(ran)!r}, 'w').close()\n")
+    own = {"AutoConfig": "own.A", "AutoModelForCausalLM": "own.B", "AutoTokenizer": ["own.C"] * 2}
+    for name in ("config.json", "tokenizer_config.json"):
+        content = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps(content | {"auto_map": own}))
+    load_engine(str(folder), device="cpu")
+    load_tokenizer(str(folder))
+    assert not ran.exists()

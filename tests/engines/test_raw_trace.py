@@ -115,6 +115,7 @@ def test_a_long_trace_is_decoded_about_once() -> None:
         tokenizer.decode(ids[:at]).count("Wait") for at in budgets
     ]
     assert counting.decoded < 2 * len(ids)
+    assert [p.budget for p in trace.probes if p.ended] == [8_192]  # at its very end
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from stopadvisor.ground.constants import PROBE_CAP
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.probes.records import Checkpoint, ProbeRecord, graded_table
-from stopadvisor.probes.table import EMPTY_ANSWER, NO_PROBE, answer_codes
+from stopadvisor.probes.table import EMPTY_ANSWER, NO_PROBE, agreeing, answer_codes
 from stopadvisor.runs.archives import names_questions, read_archive
 from stopadvisor.workload.questions import name_key
 from tests.material import write_archive
@@ -190,6 +190,15 @@ def test_without_gold_a_reply_is_right_where_it_is_that_of_full_thinking() -> No
     assert table.correct_online[2:, 2].all()
     with pytest.raises(ProbeError, match=r"last-checkpoint reference, .* needs gold for every"):
         table.with_reference("last-checkpoint")
+
+
+def test_a_forced_answer_agrees_with_the_last_one_unless_it_is_empty() -> None:
+    codes = np.array([[3, 5, 5], [4, 3, EMPTY_ANSWER], [EMPTY_ANSWER, 4, EMPTY_ANSWER]])
+    last = [[False, True, True], [False, False, True], [False, False, True]]
+    assert agreeing(codes).tolist() == last
+    assert agreeing(codes, np.array([3, -1, 4])).tolist() == [
+        [True, False, False], [False, False, False], [False, True, False],
+    ]  # fmt: skip
 
 
 def test_without_gold_a_visible_reply_is_compared_with_the_natural_one() -> None:

@@ -212,6 +212,7 @@ def test_windows_do_not_grow() -> None:
         100 * each,
         128 * each,
     )
+    assert shape.windows == ((128, each),)
     plain = model_shape(MIXTRAL | {"sliding_window": None})
     assert model_shape(MIXTRAL | {"sliding_window": 4096}).windows == ((4096, plain.cached),)
     unused = PRESETS["8b"] | {"sliding_window": 512, "use_sliding_window": False}
