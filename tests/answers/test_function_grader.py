@@ -16,7 +16,7 @@ MODULE = """
 import json, os, sys, time
 
 def same(question, gold, answer):
-    print("noise", input if False else "")
+    print("noise", sys.stdin.read())  # neither a reply nor our requests
     return gold in answer and question == "Q"
 
 def versioned(question, gold, answer):

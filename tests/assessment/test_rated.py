@@ -57,8 +57,8 @@ def expected(
 
 @pytest.mark.parametrize(
     "test",
-    [TEST, replace(TEST, alpha=0.3), replace(TEST, alpha=0.01)],
-    ids=["usual", "large", "too few"],
+    [TEST, replace(TEST, alpha=0.3), replace(TEST, alpha=0.05), replace(TEST, alpha=0.01)],
+    ids=["usual", "large", "none lost", "too few"],
 )
 def test_each_imitated_calibration_walks_along_the_sequence(test: Settings) -> None:
     fit = fit_data(draw(40, 1))

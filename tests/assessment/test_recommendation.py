@@ -220,6 +220,11 @@ def test_no_saving_is_not_called_a_cost() -> None:
     fixed = replace(point(FIXED_BUDGET), fit_total_saving_pct=-0.04)
     reasons = recommend(shape("mixed"), with_kind(found, fixed_budget=fixed)).reasons
     assert not [text for text in reasons if text.startswith("Fixed budget: ")]
+    small = choice("scalar")
+    points = [replace(point(each), fit_total_saving_pct=0.4) for each in ("entropy", FIXED_BUDGET)]
+    small = with_kind(replace(small, advised_point=points[0]), fixed_budget=points[1])
+    (text,) = [t for t in recommend(shape("mixed"), small).reasons if t.startswith("Fixed budget")]
+    assert " and saves 0.4 %, as much" in text
 
 
 def test_a_fixed_budget_that_is_not_worth_it_probes_nothing() -> None:

@@ -236,6 +236,11 @@ def test_where_every_answer_was_lost_no_number_of_labels_would_do(choice: Choice
     )
     assert found.refusal is not None
     assert (found.refusal.labels_needed, found.refusal.assumed_risk) == (None, 0.999)
+    # 19 could exclude 0.15 with no loss, so that what they lost is the reason.
+    fewest = lost.take(np.arange(19)).as_calibration()
+    found = recalibrate(sequence.scorer, sequence.thresholds[-1:], fewest, choice.settings)
+    assert found.refusal is not None
+    assert found.refusal.assumed_risk == 0.999
     # As where they were lost on fit questions, whatever calibration shows.
     all_lost = replace(sequence, losses=np.full_like(sequence.losses, choice.n_fit))
     few = draw(160, 1).as_calibration()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from inspect import signature
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -93,6 +94,13 @@ def test_what_cannot_be_asked_is_refused(
 ) -> None:
     with pytest.raises(ModelError, match=says):
         Chat.of(byte_tokenizer(**tokenizer), **options)
+
+
+@pytest.mark.parametrize(("ids", "back"), [([5], "x"), ([], "")])
+def test_a_marker_that_the_tokenizer_cannot_write_is_refused(ids: list[int], back: str) -> None:
+    deaf = SimpleNamespace(encode=lambda text, **_: ids, decode=lambda ids, **_: back)
+    with pytest.raises(ModelError, match=f"'<a>' does not survive .* decode to '{back}'"):
+        find_markers(deaf, "<a>", "</a>")
 
 
 def test_a_suffix_is_closer_and_cue_in_ids() -> None:

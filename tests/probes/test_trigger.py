@@ -172,6 +172,9 @@ def test_an_unfinished_marker_holds_the_next_position_back() -> None:
     assert (positions.earliest, positions.wanted) == (3, 6)
     positions.feed([4])
     assert positions.next() == 3
+    positions = MarkerTrigger(((2, 2, 4),), 1, 9).start()
+    positions.feed([0, 2, 3, 2, 2, 4])
+    assert positions.next() == 3, "what goes on otherwise holds nothing back"
 
 
 @pytest.mark.parametrize(

@@ -213,6 +213,9 @@ def test_windows_do_not_grow() -> None:
         128 * each,
     )
     assert shape.windows == ((128, each),)
+    free = 0.9 * ACCELERATORS["h100"].memory - shape.held_bytes
+    most = Roofline(shape, ACCELERATORS["h100"]).most_in_flight(9000)
+    assert most == free // ((9000 + 128) * each)
     plain = model_shape(MIXTRAL | {"sliding_window": None})
     assert model_shape(MIXTRAL | {"sliding_window": 4096}).windows == ((4096, plain.cached),)
     unused = PRESETS["8b"] | {"sliding_window": 512, "use_sliding_window": False}
