@@ -16,8 +16,11 @@ MODULE = """
 import json, os, sys, time
 
 def same(question, gold, answer):
-    print("noise", sys.stdin.read())  # neither a reply nor our requests
+    print("noise")
     return gold in answer and question == "Q"
+
+def reads(question, gold, answer):
+    return not sys.stdin.read()
 
 def versioned(question, gold, answer):
     return True
@@ -73,6 +76,11 @@ def test_the_function_gets_question_gold_and_the_extracted_answer() -> None:
         assert grader.grade_many(asked, ["Q"] * 4) == [True, False, False, False]
         assert grader.grade_many(items("7"), ["another"]) == [False]
         assert grader.remarks() == []
+
+
+def test_it_reads_no_request() -> None:
+    with FunctionGrader("mine:reads") as grader:
+        assert grader.grade_many(items("7", "8"), ["Q"] * 2) == [True, True]
 
 
 def test_it_is_named_with_its_version_and_its_modules_hash(module: Path) -> None:
