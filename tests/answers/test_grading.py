@@ -43,6 +43,8 @@ def grader() -> Iterator[Grader]:
         ("math", "$x^2+1$", ["\\boxed{1 + x^2}"], []),
         ("math", "5", ["$x=5$"], ["3x+5"]),
         ("math", "\\text{Tuesday}", ["tuesday"], []),
+        ("math", "Yes", ["yes"], ["no"]),
+        ("math", "xy", [], ["XY"]),  # a product of variables
         ("math", "\\sqrt{8}", ["2\\sqrt{2}"], []),
         ("math", "2.5", ["2 1/2"], []),
         ("math", "10.5", [], ["2 1/2"]),

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TypeVar
 
 import pytest
@@ -153,13 +154,33 @@ def test_the_first_traces_tell_no_time() -> None:
     ]
 
 
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("each_s", "shown"), [(0.25, False), (0.5, True)])
+def test_a_terminal_gets_a_bar_for_work_that_takes_a_second(
+    each_s: float, shown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+
+    def work() -> Iterator[int]:
+        for number in range(3):
+            now[0] += each_s
+            yield number
+
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr("stopadvisor.report.progress.time", clock)
+    err = Terminal()
+    with progress_on(err):
+        assert list(tracked("reading", work(), 3)) == [0, 1, 2]
+    assert ("reading" in err.getvalue()) is shown
+
+
 def test_a_terminal_gets_a_bar_and_no_colour_when_none_is_wanted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Terminal(StringIO):
-        def isatty(self) -> bool:
-            return True
-
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("NO_COLOR", "1")
     err = Terminal()

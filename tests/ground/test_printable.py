@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import unicodedata
 
 from stopadvisor.ground.printable import csv_cell, json_safe, printable, short_repr
 from stopadvisor.ground.results import to_json
@@ -39,6 +40,23 @@ def test_what_takes_no_room_is_shown() -> None:
     assert json.loads(json_safe(f'"{unseen}"')) == unseen
     joined = "👩\u200d🔬 می\u200cخواهم"
     assert printable(joined) == json_safe(joined) == joined
+
+
+def test_what_steers_or_hides_is_escaped_and_nothing_else() -> None:
+    """By Unicode's categories and blocks; the joiners belong to some scripts."""
+    singly = {0xAD, 0x61C, 0x180E, 0x200B, 0x200E, 0x200F, 0xFEFF, 0xFFFE, 0xFFFF}
+    for code in (*range(0x3000), *range(0xD700, 0x10100), *range(0xDFFF0, 0xE0300)):
+        letter, kind = chr(code), unicodedata.category(chr(code))
+        in_block = 0xE0000 <= code <= 0xE007F or 0xE0100 <= code <= 0xE01EF
+        if kind == "Cn" and not in_block and code not in singly:
+            continue  # no character yet
+        format_of = kind == "Cf" and (0x202A <= code <= 0x206F or 0xFFF9 <= code <= 0xFFFB)
+        never = kind in ("Cs", "Zl", "Zp") or format_of or in_block or code in singly
+        control = kind == "Cc" and letter not in "\n\t"
+        assert (printable(letter) != letter) is (never or control), hex(code)
+        assert (json_safe(letter) != letter) is (never or (control and code >= 0x7F)), hex(code)
+        if code >= 0x7F:
+            assert json.loads(f'"{json_safe(letter)}"') == letter
 
 
 def test_what_an_error_repeats_is_short_and_one_line() -> None:

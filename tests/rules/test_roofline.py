@@ -132,6 +132,19 @@ def test_sizes_are_those_published(of: dict[str, Any], gigabytes: float, active:
     assert shape.active / 1e9 == pytest.approx(active, rel=0.004)
 
 
+@pytest.mark.parametrize(
+    ("name", "published", "norms"),
+    [
+        ("8b", 8_190_735_360, 36 * (2 * 4096 + 2 * 128) + 4096),
+        ("32b", 32_762_123_264, 64 * (2 * 5120 + 2 * 128) + 5120),
+        ("70b", 70_553_706_496, (2 * 80 + 1) * 8192),
+    ],
+)
+def test_presets_have_the_weights_of_their_models(name: str, published: int, norms: int) -> None:
+    """Of Qwen3-8B, Qwen3-32B and Llama-3-70B; norms are left out here."""
+    assert model_shape(PRESETS[name]).held_bytes == 2 * (published - norms)
+
+
 def test_every_weight_is_counted() -> None:
     """Within the rounding of what is published a small layer could be counted wrongly."""
     dense = model_shape(PRESETS["8b"])

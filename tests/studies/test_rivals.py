@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from stopadvisor.ground.errors import StudyError
-from stopadvisor.probes.outcomes import OpenQuestions
+from stopadvisor.ground.errors import NothingToChoose, StudyError
+from stopadvisor.probes.outcomes import FitQuestions, OpenQuestions
 from stopadvisor.studies.rivals import OURS, Trial, draw_split
 from stopadvisor.studies.tables import StudyOptions, views_of
 from tests.studies.material import Sums, row_of, rows_of, studied, study
@@ -82,6 +82,27 @@ def test_an_interval_resamples_questions_and_cut_traces_stand_apart() -> None:
     uncut = trial.saving("a", uncut=True).mean
     assert uncut == pytest.approx(100 - cost["a"][held_out & ~truncated].mean())
     assert (trial.stopping_share("a"), trial.stopping_share("b")) == (1.0, 0.0)
+
+
+def test_the_first_question_of_each_group_enters(
+    sums: Sums, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, chosen_from = sums(500), set[str]()
+
+    def nothing(fit: FitQuestions, *_: object) -> None:
+        chosen_from.update(fit.ids)
+        raise NothingToChoose("nothing helps")
+
+    monkeypatch.setattr("stopadvisor.studies.rivals.choose", nothing)
+    groups = tuple(f"g{row // 3}" for row in range(source.table.n_questions))
+    grouped = replace(source, table=replace(source.table, groups=groups))
+    found, (shown,) = run([grouped], OPTIONS), views_of([grouped])
+    firsts = dict(zip(shown.table.groups[::-1], shown.table.ids[::-1], strict=True))
+    said = f"run: one question of each group, {len(firsts)} of {shown.table.n_questions}"
+    assert said in found.remarks
+    assert len(firsts) / 3 < len(chosen_from) < len(firsts)
+    assert chosen_from < set(firsts.values())
+    assert "run: fixed budget: nothing helps" in found.remarks
 
 
 def test_what_no_rule_can_be_chosen_from_is_refused(sums: Sums) -> None:
