@@ -156,6 +156,10 @@ def test_honest_answers_have_room() -> None:
     top = {f"token_id:{151_000 + i}": -12.345678901234567 for i in range(1024)}
     probe = BodyLimits.of({"max_tokens": 48, "logprobs": 1024, "prompt": [1] * 100_000})
     assert len(json.dumps(top)) * 48 + len(json.dumps([151_643] * 100_000)) < probe.total
+    # And none has room enough to fill the memory.
+    assert probe.total < 13_000_000
+    assert BodyLimits.of({"max_tokens": tokens}).total < 2**28
+    assert BodyLimits.of({"max_tokens": 10**12}).total < 2**33
 
 
 # --- Time ---
