@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import stopadvisor
+from stopadvisor.api import AssessmentRequest
 from stopadvisor.cli.main import main
 from stopadvisor.ground.errors import CalibrationError, GraderError, WorkloadError
 from stopadvisor.ground.results import to_document
 from stopadvisor.report.html.page import sheet_html
 from stopadvisor.report.sheet import Section, Sheet
 from stopadvisor.report.sheets.verify import verify_sheet
+from stopadvisor.rules.costs import MONEY, Weights
+from stopadvisor.rules.losses import Guarantee
 from tests.engines.rung_server import ladder_toml, rung_server, say
 from tests.material import make_run
 from tests.runs.test_replies import written
@@ -102,6 +106,44 @@ def test_what_makes_no_sense_is_refused_before_any_work(run: Path) -> None:
         WorkloadError, match=r"no such file .* a JSONL workload, a run directory or a raw.npz"
     ):
         stopadvisor.assess("missing.jsonl")
+
+
+def test_parameters_become_those_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[AssessmentRequest, Any]] = []
+
+    def enough(request: AssessmentRequest, _: object, *, given: Any) -> None:
+        seen.append((request, set(given)))
+        raise WorkloadError("enough")
+
+    monkeypatch.setattr("stopadvisor.api.assess_target", enough)
+
+    def asked(**words: Any) -> tuple[AssessmentRequest, Any]:
+        with pytest.raises(WorkloadError, match="enough"):
+            stopadvisor.assess("w.jsonl", quiet=True, **words)
+        return seen[-1]
+
+    plain, given = asked()
+    assert (given, plain.engine.base_url, plain.pricing, plain.ladder) == (set(), (), None, None)
+    assert (plain.wanted.alpha, plain.wanted.loss, plain.wanted.also) == (None, None, None)
+    for temperature, greedy in ((0, True), (0.7, False)):
+        drawn, given = asked(temperature=temperature, samples=2, out="o")
+        assert (drawn.probing.greedy, drawn.probing.samples) == (greedy, 2)
+        assert (drawn.probing.temperature or 0, drawn.probing.out) == (temperature, Path("o"))
+        assert given == {"greedy", "samples", "out"} | ({"temperature"} if temperature else set())
+    urls = ("http://a/v1", "http://b/v1")
+    for at in (urls[0], [*urls]):
+        served, _ = asked(engine="openai", base_url=at, model="m", gpu="l4")
+        assert served.engine.base_url == urls[: 1 if isinstance(at, str) else 2]
+        assert (served.engine.model, served.pricing and served.pricing.gpu) == ("m", "l4")
+    limits = {"drop": 0.1, "lost": 0.2}
+    wanted = asked(alpha=limits, price=(1, 0.1, 4), families=["entropy"])[0].wanted
+    assert (wanted.alpha, wanted.loss, wanted.also) == (0.1, "drop", (Guarantee("lost", 0.2),))
+    assert (wanted.weights, wanted.families) == (Weights(1, 0.1, 4, MONEY), ("entropy",))
+    assert asked(loss="differs")[0].wanted.also == ()
+    with pytest.raises(CalibrationError, match="need each other"):
+        stopadvisor.assess("w.jsonl", engine="openai")
+    with pytest.raises(CalibrationError, match="alpha names its losses"):
+        stopadvisor.assess("w.jsonl", alpha={})
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.probes.outcomes import CalibrationQuestions, OpenQuestions
 from stopadvisor.probes.trajectories import profile, trajectory
 from stopadvisor.rules.costs import PAPER_WEIGHTS, full_counts
+from stopadvisor.rules.drift import drift_features
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.outcomes import measure_rule
 from stopadvisor.rules.schedules import GridSchedule, schedule_of
@@ -187,6 +188,24 @@ def test_traces_of_one_group_are_drawn_together(rule: ExportedRule) -> None:
     alone = replace(five, groups=tuple(f"g{k}" for k in range(800)))
     narrow = expectation(rule, alone, ALONE, seed=0)[1]
     assert narrow[1] - narrow[0] < 0.6 * (one[1] - one[0])
+
+
+def test_of_many_questions_evenly_spaced_ones_are_stored(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = calibrated(source, "confidence", GridSchedule(BUDGETS))
+    entered = found.first
+    assert found.rule is not None
+    every = drift_features(found.rule.scorer, entered)
+    n = entered.n_questions
+    monkeypatch.setattr("stopadvisor.certification.export._MOST_SERVED", n)
+    assert served_features(found.rule, entered).prompt_tokens == tuple(entered.prompt_tokens)
+    monkeypatch.setattr("stopadvisor.certification.export._MOST_SERVED", 2)
+    monkeypatch.setattr("stopadvisor.certification.export._MOST_STORED", 2)
+    terms = terms_of(source, found)
+    assert terms.served is not None
+    assert terms.served.prompt_tokens == tuple(entered.prompt_tokens[[0, n - 1]])
+    assert terms.calibration_features == tuple(map(tuple, every[[0, -1]].tolist()))
 
 
 def test_yardsticks_are_read_at_the_certified_threshold(rule: ExportedRule) -> None:
