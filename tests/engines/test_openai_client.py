@@ -15,6 +15,7 @@ import pytest
 
 from stopadvisor.engines.http.client import Client, Key, Refused
 from stopadvisor.engines.http.completion import Body, BodyLimits, read_events
+from stopadvisor.engines.http.servers import MalformedError, Patience, Server, TransientError
 from stopadvisor.ground.errors import EngineError, ModelError
 from tests.engines.conftest import Pauses
 from tests.engines.fake_server import FAULTS, FakeServer, fake_server, ids_of, logprob, words
@@ -126,6 +127,65 @@ def test_a_stream_may_be_left_when_enough_came() -> None:
         answer = asked([server], lambda c: c.complete(prompt_ids(), take=take, max_tokens=50))
     assert answer.finish_reason == "closed"
     assert list(answer.token_ids or ()) == came == ids_of(server.story.thinking)[:5]
+
+
+# --- How long is waited ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, as a list of it alone; pauses are as long as they may be."""
+    clock = [100.0]
+    monkeypatch.setattr("stopadvisor.engines.http.servers.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("stopadvisor.engines.http.servers.random.uniform", lambda _, most: most)
+    return clock
+
+
+def test_a_server_rests_twice_as_long_after_each_failure_up_to_a_minute(now: list[float]) -> None:
+    server, rests = Server("http://a/v1"), []
+    for _ in range(8):
+        server.rest()
+        server.rest()  # the failure of a concurrent request counts once
+        rests.append(server.resting_until - now[0])
+        now[0] = server.resting_until
+    assert rests == [1, 2, 4, 8, 16, 32, 60, 60]
+    server.worked()
+    for asked_for, rest in ((7.0, 7.0), (1000.0, 60.0)):
+        server.rest(asked_for)
+        assert server.resting_until - now[0] == rest
+        now[0] = server.resting_until
+
+
+DOWN, BROKEN = TransientError("down"), MalformedError("broken")
+
+
+@pytest.mark.parametrize(
+    ("errors", "pauses"),
+    [
+        ([DOWN] * 7, [0.5, 1, 2, 4, 8, 4.5, None]),  # at the end of 20 seconds once more
+        ([BROKEN] * 5, [0.5, 1, 2, 1.5, None]),  # of 5 seconds
+        ([BROKEN, DOWN, *[BROKEN] * 3], [0.5, 1, 2, 3, None]),  # since the first in a row
+        ([TransientError("busy", 7.0), DOWN], [7.0, 1]),
+    ],
+)
+def test_pauses_double_and_end_with_patience(
+    errors: list[TransientError], pauses: list[float | None], now: list[float]
+) -> None:
+    patience, taken = Patience(20.0, 5.0), []
+    for error in errors:
+        taken.append(patience.pause(error))
+        now[0] += taken[-1] or 0.0
+    assert taken == pauses
+
+
+@pytest.mark.usefixtures("pauses")
+@pytest.mark.parametrize(("failures", "lines"), [(1, 0), (2, 1), (4, 1)])
+def test_waiting_is_said_once_from_the_second_failure_on(failures: int, lines: int) -> None:
+    said: list[str] = []
+    with fake_server(faults=["500"] * failures) as server:
+        ask = partial(Client.complete, prompt=prompt_ids(), max_tokens=1)
+        asked([server], ask, on_wait=said.append)
+    assert len(said) == lines
 
 
 @pytest.mark.parametrize("fault", ["429", "500", "truncated", "close"])
