@@ -8,6 +8,7 @@ import math
 import pickle
 from collections.abc import Awaitable, Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import httpx2
@@ -136,8 +137,12 @@ def test_a_stream_may_be_left_when_enough_came() -> None:
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time, as a list of it alone; pauses are as long as they may be."""
     clock = [100.0]
-    monkeypatch.setattr("stopadvisor.engines.http.servers.time.monotonic", lambda: clock[0])
-    monkeypatch.setattr("stopadvisor.engines.http.servers.random.uniform", lambda _, most: most)
+    time, random = (
+        SimpleNamespace(monotonic=lambda: clock[0]),
+        SimpleNamespace(uniform=lambda _, most: most),
+    )
+    monkeypatch.setattr("stopadvisor.engines.http.servers.time", time)
+    monkeypatch.setattr("stopadvisor.engines.http.servers.random", random)
     return clock
 
 
@@ -164,7 +169,8 @@ DOWN, BROKEN = TransientError("down"), MalformedError("broken")
     [
         ([DOWN] * 7, [0.5, 1, 2, 4, 8, 4.5, None]),  # at the end of 20 seconds once more
         ([BROKEN] * 5, [0.5, 1, 2, 1.5, None]),  # of 5 seconds
-        ([BROKEN, DOWN, *[BROKEN] * 3], [0.5, 1, 2, 3, None]),  # since the first in a row
+        ([*[DOWN] * 3, *[BROKEN] * 3], [0.5, 1, 2, 4, 1, None]),  # since the first of these
+        ([BROKEN, DOWN, *[BROKEN] * 3], [0.5, 1, 2, 3, None]),  # in a row
         ([TransientError("busy", 7.0), DOWN], [7.0, 1]),
     ],
 )

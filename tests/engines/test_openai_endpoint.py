@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from stopadvisor.engines.http.client import Client, Unreachable
-from stopadvisor.engines.http.servers import MalformedError, Patience, TransientError
 from stopadvisor.engines.openai import open_servers
 from stopadvisor.engines.openai.endpoint import Endpoint, find_endpoint
 from stopadvisor.ground.errors import ModelError
@@ -257,15 +256,6 @@ def test_an_answer_that_cannot_be_read_at_opening_is_not_waited_for_long(
     ):
         found(server, retry_timeout=60.0)
     assert sum(pauses.taken) == pytest.approx(0.3)
-
-
-def test_the_clock_of_unreadable_answers_begins_with_them(pauses: Pauses) -> None:
-    patience, unreadable = Patience(60.0, 5.0), MalformedError("no choices")
-    assert patience.pause(TransientError("503")) is not None
-    pauses.taken.append(30.0)
-    assert patience.pause(unreadable) is not None
-    pauses.taken.append(5.0)
-    assert patience.pause(unreadable) is None
 
 
 def test_no_other_server_answers_for_one_that_is_opened() -> None:
