@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -108,35 +107,6 @@ def test_equals_a_loop_bit_for_bit(seed: int, ragged: bool, schedule: list[int])
             assert found[i, k].tolist() == [row[name] for name in names]
             for family in SCORES:
                 assert scores[family][i, k] == row[family]
-
-
-def test_nothing_looks_ahead() -> None:
-    # Whatever happens after a checkpoint, its features stay.
-    table = POPULATIONS[3].draw(30, np.random.default_rng(1))
-    other = POPULATIONS[3].draw(30, np.random.default_rng(2))
-    mixed = {
-        name: np.concatenate([getattr(table, name)[:, :6], getattr(other, name)[:, 6:]], axis=1)
-        for name in ("answer_codes", "mean_logprob", "mean_entropy", "markers")
-    }
-    changed = replace(table, **mixed)  # type: ignore[arg-type]
-    assert np.array_equal(feature_array(table)[:, :6], feature_array(changed)[:, :6])
-
-
-def test_padding_after_the_last_probe_changes_nothing() -> None:
-    table = draw(60, 0)
-    live = table.live
-    other: dict[str, Any] = {
-        "answer_codes": np.where(live, table.answer_codes, 7),
-        "mean_logprob": np.where(live, table.mean_logprob, -3.0),
-    }
-    assert not live.all()
-    changed = replace(table, **other)
-    features = feature_array(table, POSITION_FEATURES)
-    again = feature_array(changed, POSITION_FEATURES)
-    assert np.array_equal(features[live], again[live])
-    for family in SCORES:
-        here, there = (scalar_scores(family, t)[live] for t in (table, changed))
-        assert np.array_equal(here, there)
 
 
 def test_an_unknown_log_probability_stays_unknown() -> None:
