@@ -248,6 +248,58 @@ def fit_of(path: Path, prices: tuple[float, ...], said: list[tuple[str, list[flo
     return fit_data(run_of(path, lines, ladder).part("fit"))
 
 
+def asked_by(fit: FitData, *families: str) -> dict[str, set[tuple[int, ...]]]:
+    """Columns that candidates of each family ask."""
+    found: dict[str, set[tuple[int, ...]]] = {}
+    for sequence in candidates(fit, families):
+        assert isinstance(sequence.scorer.schedule, Climb)
+        found.setdefault(sequence.scorer.family, set()).add(sequence.scorer.schedule.columns)
+    return found
+
+
+def test_each_family_asks_the_selections_of_rungs_that_suit_it(tmp_path: Path) -> None:
+    table, _ = drawn(tmp_path)  # small, vote three times, large; without log-probabilities
+    votes = {(1, 2, 3), (0, 1, 2, 3)}
+    expected = {"cap": {(0,)}, "rung-agreement": votes, "rung-learned": votes}
+    assert asked_by(fit_data(table), *RUNG_FAMILIES) == expected
+    assert asked_by(fit_data(table), "rung") == {"rung": {(0,)}}
+    # Of a vote that is the reference all samples but the last can be asked before.
+    (tmp_path / "vote").mkdir()
+    ladder = Ladder(MIXED.rungs[:2])
+    lines = [
+        {"id": f"q{k}", "gold": "1", "rungs": [reply(name, "1", 9) for name in NAMES[:4]]}
+        for k in range(20)
+    ]
+    alone = fit_data(run_of(tmp_path / "vote", lines, ladder).part("fit"))
+    assert asked_by(alone, "rung-agreement") == {"rung-agreement": {(1, 2), (0, 1, 2)}}
+
+
+@pytest.mark.parametrize(
+    ("rungs", "selections"),
+    [
+        (2, {(0,), (1,), (0, 1)}),
+        (3, {(0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)}),
+        (4, {(0,), (1,), (2,), (3,), (0, 1, 2, 3)}),
+    ],
+)
+def test_of_many_rungs_one_or_all_are_asked(
+    rungs: int, selections: set[tuple[int, ...]], tmp_path: Path
+) -> None:
+    said = [("." * (rungs + 1), [-0.1 * (k + 1)] * rungs) for k in range(20)]
+    fit = fit_of(tmp_path, tuple(map(float, range(1, rungs + 2))), said)
+    assert asked_by(fit, "cap") == {"cap": selections}
+
+
+@pytest.mark.parametrize(("n", "steps"), [(200, 200), (260, 200)])
+def test_long_paths_are_thinned_evenly(n: int, steps: int, tmp_path: Path) -> None:
+    fit = fit_of(tmp_path, (1.0, 5.0), [("..", [-k / 1000]) for k in range(n)])
+    (climb,) = climbs_of(fit, "escalate")
+    levels = [level for (level,) in climb.path]
+    assert len(levels) == steps
+    assert (levels[0], levels[-1]) == (-(n - 1) / 1000, 0.0)
+    assert max(np.diff(levels)) < 0.0025
+
+
 def climbs_of(fit: FitData, on_give_up: OnGiveUp) -> list[Climb]:
     found = candidates(fit, ("rung-confidence",), on_give_up)
     return [each.scorer.schedule for each in found if isinstance(each.scorer.schedule, Climb)]
