@@ -328,6 +328,7 @@ def test_an_automatic_batch_fits_into_memory(
     fits = [engine.auto_batch_size(replace(at, on_stop=what)) for what in ("probe", "answer")]
     assert fits[1] == pytest.approx(fits[0] / 2, rel=0.05)  # visible answers grow on a copy
     branches = 2 * (len(engine.suffix_ids(at.cue)) + at.cap)
+    assert engine.context is not None
     assert f" a trace of up to {engine.context + branches} tokens, 0.1 GB" in engine.remarks[0]
     assert engine.auto_batch_size(plan([0, 8, 12, 16])) < fits[0]
     monkeypatch.setattr("stopadvisor.engines.hf.engine.batch_memory", lambda device: 0)

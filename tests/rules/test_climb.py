@@ -15,7 +15,7 @@ from stopadvisor.assessment.sequences import FitData
 from stopadvisor.assessment.settings import Settings
 from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.ground.errors import ProbeError
-from stopadvisor.probes.outcomes import FitQuestions, GradedTable
+from stopadvisor.probes.outcomes import FitQuestions
 from stopadvisor.rules.climb import RUNG_FEATURES, Climb, OnGiveUp, rung_features, rung_scores
 from stopadvisor.rules.costs import LADDER, MONEY, Weights, full_counts, stopped_counts
 from stopadvisor.rules.families import RUNG_FAMILIES
@@ -35,7 +35,7 @@ MIXED = Ladder(
 NAMES = [rung.name for rung in MIXED.columns]
 
 
-def drawn(path: Path, n: int = 120) -> tuple[GradedTable, list[dict[str, Any]]]:
+def drawn(path: Path, n: int = 120) -> tuple[FitQuestions, list[dict[str, Any]]]:
     rng = np.random.default_rng(1)
     lines = []
     for number in range(n):
