@@ -29,9 +29,9 @@ RECORDED = ROOT / "build" / "mutants.pickle"
 _FIRST = 10
 """Tests that are run by their seconds alone."""
 _LEAST_S = 20.0
-"""Seconds that a test gets in any case."""
+"""Seconds of a processor that a test gets in any case."""
 _SLOWER = 5
-"""A mutant counts as caught after as many times the seconds that a test takes without it."""
+"""A mutant counts as caught after as many times the seconds that a test took without it."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class Survey:
         return sorted(names, key=lambda name: (of_files[file_of(name)], file_of(name)))
 
     def longest_s(self, *names: str) -> float:
-        """After how many seconds tests are too slow."""
-        return _LEAST_S + _SLOWER * sum(self.seconds[name] for name in names)
+        """After how many seconds of a processor tests are too slow."""
+        return _LEAST_S + _SLOWER * sum(self.seconds.get(name, 0.0) for name in names)
 
 
 def file_of(test: str) -> str:

@@ -34,6 +34,9 @@ from tests.mutants.recording import Entering, Importer, Survey, file_of, users
 
 __all__ = ["Outcome", "outcomes", "warm"]
 
+_PATIENCE = 10
+"""Tests that wait, or share a busy machine, get as many times their seconds of a processor."""
+
 
 class Outcome(Enum):
     """How tests ended on a mutant."""
@@ -126,21 +129,28 @@ class _Suite:
         words += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # what is warm is imported
         words += ["-o", "python_files=test_*.py"]  # `group_test` is no test, and not rewritten
         words += ["-m", "not long", *(file for file in files if (ROOT / file).exists())]
-        return int(pytest.main(words, plugins=[_Reports(self._folder / "failed"), plugin]))
+        return int(
+            pytest.main(words, plugins=[_Watch(self._folder / "failed", self.recorded), plugin])
+        )
 
 
-class _Reports:
-    """A plugin: the name of a test that fails is kept; nobody reads the smallest example."""
+class _Watch:
+    """A plugin: a test that fails is noted, and one that is too slow ends the process."""
 
-    def __init__(self, failed: Path) -> None:
-        self._failed = failed
+    def __init__(self, failed: Path, recorded: Survey) -> None:
+        self._failed, self._recorded = failed, recorded
 
     def pytest_collection(self) -> None:
+        # An example that fails is enough, nobody reads the smallest one.
         from hypothesis import Phase, settings
 
         phases = (Phase.explicit, Phase.generate)
         settings.register_profile("mutants", settings.get_profile("repeatable"), phases=phases)
         settings.load_profile("mutants")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> None:
+        signal.setitimer(signal.ITIMER_PROF, self._recorded.longest_s(item.nodeid))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
@@ -170,14 +180,14 @@ def _fork(work: Callable[[], int]) -> int:
 
 
 def ended(child: int, longest_s: float) -> Outcome:
-    """Return how the tests in a process end."""
-    ends = time.monotonic() + longest_s
+    """Return how the tests in a process end that may take these seconds of a processor."""
+    ends = time.monotonic() + _PATIENCE * longest_s
     while time.monotonic() < ends:
         over, status = os.waitpid(child, os.WNOHANG)
         if over:
             # Of pytest: 0 all passed, 1 a test failed, 2 a file could not be collected.
             ends_of = {0: Outcome.ALIVE, 1: Outcome.CAUGHT, 2: Outcome.CAUGHT}
-            ends_of[-signal.SIGALRM] = Outcome.SLOW  # of `_run`
+            ends_of[-signal.SIGPROF] = Outcome.SLOW
             return ends_of.get(os.waitstatus_to_exitcode(status), Outcome.BROKEN)
         time.sleep(0.01)
     os.killpg(child, signal.SIGKILL)
@@ -251,20 +261,17 @@ class _Warm(Entering):
         names: Sequence[str],
         swaps: Sequence[tuple[FunctionType, CodeType]],
     ) -> Outcome:
-        longest_s = self._suite.recorded.longest_s
-
         def work() -> int:
             for function, code in swaps:
                 function.__code__ = code
             items = _named(session.items, names)
             for item, after in zip(items, [*items[1:], None], strict=True):
-                signal.setitimer(signal.ITIMER_REAL, longest_s(item.nodeid))
                 session.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
                 if session.testsfailed or session.shouldstop:
                     return 1
             return 0
 
-        return ended(_fork(work), longest_s(*names))
+        return ended(_fork(work), self._suite.recorded.longest_s(*names))
 
 
 def _place(code: CodeType) -> tuple[str, int, str]:
