@@ -89,13 +89,14 @@ def test_replies_are_those_of_the_replay(
         answer = gateway.ask(body_of(number))
         wanted = "small" if is_served(number) else "large"
         header = f"policy; reason=covered; digest={digest}; rung={wanted}"
-        assert answer.headers["x-stopadvisor"] == header
+        assert (answer.status, answer.headers["x-stopadvisor"]) == (200, header)
         small = say("tiny", f"Say {number}")
         if wanted == "small":
             served += 1
             assert answer.text("content") == small.text
             usage = answer.json["usage"]
             assert usage["completion_tokens"] == small.tokens
+            assert usage["total_tokens"] == usage["prompt_tokens"] + small.tokens
             assert usage["stopadvisor"]["asked"] == ["small"]
             assert answer.json["model"] == "big"
         else:

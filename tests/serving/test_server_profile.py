@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from stopadvisor.engines.http.client import Client
-from stopadvisor.ground.errors import EngineError, ModelError
+from stopadvisor.ground.errors import CalibrationError, EngineError, ModelError
 from stopadvisor.ground.progress import Progress
 from stopadvisor.rules.serving_profile import ServingProfile
 from stopadvisor.serving.server_profile import measure_server, profile_server
@@ -36,6 +36,27 @@ def test_the_costs_of_a_server_come_back() -> None:
     assert found.round_trip_seconds == pytest.approx(costs.request + costs.decoded(1), rel=0.1)
     assert (found.at_batch, found.weights.unit) == (8, "seconds")
     assert (found.engine, found.device) == ("vllm", "http://virtual/v1")
+
+
+class _Cached(VirtualServer):
+    """Has prompts in its cache before they are asked."""
+
+    longest = 0
+
+    async def ask(self, *asked: Any, **options: Any) -> dict[str, Any]:
+        reply = await super().ask(*asked, **options)
+        if "usage" in reply:
+            prompt = reply["usage"]["prompt_tokens"]
+            reply["usage"]["prompt_tokens_details"] = {"cached_tokens": prompt - 1}
+            self.longest = max(self.longest, prompt)
+        return reply
+
+
+def test_prompts_fit_a_server_that_has_read_the_first_before() -> None:
+    server = _Cached()
+    with pytest.raises(CalibrationError):  # it says of nothing what reading it costs
+        profiled(server)
+    assert 128 < server.longest <= 256, "half of its context"
 
 
 def test_what_a_server_does_not_say_is_not_cheap() -> None:

@@ -60,6 +60,15 @@ def test_what_differs_and_matters_is_refused(facts: dict[str, Any], message: str
     assert str(refused.value).startswith("policy.joblib: ")
 
 
+def test_what_calibration_did_not_know_of_its_engine_is_not_compared() -> None:
+    engine = policy_of().content["engine"] | {"dtype": None}
+    bound_at(FakeEngine(), policy_of(engine=engine), dtype="bfloat16", quantization="fp8")
+
+
+def test_one_token_more_than_thinking_and_answer_take_is_room_enough() -> None:
+    assert bound_at(FakeEngine(), context=466).longest_prompt == 1
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
