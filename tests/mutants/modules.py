@@ -53,6 +53,8 @@ EQUIVALENT: dict[str, str] = {
     "stats/label_sample _chance: _REACH ** 2 / 2 -> _REACH ** 2 / 3": (
         "what lies beyond it is still less than is added for it"
     ),
+    "stats/sequential requests_to_alarm: (301, math.inf) ->": "a stream more is as good",
+    "stats/sequential requests_to_alarm: (300, 2400) ->": "a loss more is as good",
     "stats/trinomial drop_size: open_[0] -> open_[1]": (
         "the corner is never the highest chance (n to 75, ten alphas, four deltas)"
     ),
