@@ -63,6 +63,23 @@ def test_no_mean_of_alpha_or_more_is_rejected_more_often_than_delta(
         assert drop_power(n, alpha, delta, lost, gained) <= delta
 
 
+@pytest.mark.parametrize(
+    ("n", "alpha", "delta", "most"),
+    [
+        (12, 0.3, 0.2, [1, 2, 3, 3, 4, 5, 5, 5, 4, 3, 2, 1, 0]),
+        (12, -0.3, 0.2, [-1, -1, -1, -1, -1, -1, 0, 0, 1, 2, 2, 1, 0]),
+        (20, 0.1, 0.1, [-1, 0, 1, 1, 2, 2, 3, 4, 4, 5, 6, 6, 7, 7, 6, 5, 4, 3, 2, 1, 0]),
+    ],
+)
+def test_reference_values(n: int, alpha: float, delta: float, most: list[int]) -> None:
+    """Of a slow program: the largest region of Tango's score whose size is at most delta.
+
+    The share gained under the null is searched for on the likelihood, the region widened step by
+    step until it is monotone, and its size summed over all outcomes on a grid of 400 shares.
+    """
+    assert most_lost(n, alpha, delta).tolist() == most
+
+
 @pytest.mark.parametrize(("n", "alpha"), [(12, 0.1), (75, 0.05), (240, 0.02), (240, -0.02)])
 def test_the_size_is_bounded_between_grid_points_and_hardly_above(n: int, alpha: float) -> None:
     most = trinomial._test(n, alpha, 0.05)
@@ -130,7 +147,10 @@ def test_a_quick_no_is_a_no() -> None:
         (0, 0.1, 0.05, "takes 1 to 20000 questions, got 0"),
         (20_001, 0.1, 0.05, "takes 1 to 20000 questions, got 20001"),
         (10, 1.0, 0.05, r"alpha must be in \(-1, 1\) and not 0, got 1.0"),
-        (10, 0.1, 1.5, r"delta must be in \(0, 1\), got 1.5"),
+        (10, -1.0, 0.05, r"alpha must be in \(-1, 1\) and not 0, got -1.0"),
+        (10, 0.0, 0.05, r"alpha must be in \(-1, 1\) and not 0, got 0.0"),
+        (10, 0.1, 1.0, r"delta must be in \(0, 1\), got 1.0"),
+        (10, 0.1, 0.0, r"delta must be in \(0, 1\), got 0.0"),
     ],
 )
 def test_values_out_of_range_are_refused(n: int, alpha: float, delta: float, said: str) -> None:
