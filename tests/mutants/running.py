@@ -246,12 +246,14 @@ class _Warm(Entering):
         gc.freeze()
         for mutant, names in self._entering.items():
             swaps = [(f, code) for code in _changed_by(mutant) for f in live[_place(code)]]
-            # What ran already is to be imported as it is with the mistake.
-            if not swaps or not names or f"{mutant.module} {mutant.function}" in self.now:
+            if not swaps or not names:
                 continue
             outcome = self._outcome(session, names, swaps)
             failed = self._suite.failed() if outcome is Outcome.CAUGHT else None
-            if failed is None or self._outcome(session, [failed], []) is Outcome.ALIVE:
+            if failed is not None and self._outcome(session, [failed], []) is not Outcome.ALIVE:
+                continue
+            # What ran already is to be imported as it is with the mistake.
+            if outcome is not Outcome.ALIVE or f"{mutant.module} {mutant.function}" not in self.now:
                 self._results.send((mutant, outcome))
         return True
 
