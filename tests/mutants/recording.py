@@ -1,7 +1,6 @@
 """Which functions of the package each test enters, and how long it takes: noted once, and kept.
 
-It knows neither what runs in processes that a test starts, nor tests marked `integration`, which
-start them.
+It does not know what runs in processes that a test starts, as those of `tests/integration` do.
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ def record(files: Sequence[str]) -> int:
     recorder = _Recorder()
     sys.meta_path.insert(0, recorder)
     words = ["-q", "-n", "0", "--no-header", "-p", "no:cacheprovider", "--tb", "line"]
-    words += ["-m", "not long and not integration and not browser", *files]
+    words += ["-m", "not long and not browser", "--ignore=tests/integration", *files]
     code = pytest.main(words, plugins=[recorder])
     before, found = Survey.last(), recorder.survey
     of_files = {file_of(name) for name in found.seconds}
