@@ -104,6 +104,7 @@ def test_gold_breaks_the_promise_itself(call: Call) -> None:
     code, out, _ = call(POLICY, LOGS, "--gold", "gold.jsonl", "--json")
     document = json.loads(out)
     assert code == 6
+    assert document["alarm"] == document["alarms"][0]
     assert document["alarm"]["watch"] == "lost"
     assert [one["kind"] for one in document["alarms"]] == ["promise", "change"]
     assert document["gold"] == document["gold_losses"] == document["resolved"]

@@ -75,8 +75,52 @@ EQUIVALENT: dict[str, str] = {
         "differs at one number, which no record holds"
     ),
     "serving/audit_log : check_circular=False ->": "no record holds itself",
+    "serving/audit_log AuditLog.__init__: self, folder: Path": "a byte, or nine days, more are as good",
+    "serving/audit_log AuditLog.__init__: (0, 0, 0.0) -> (0, 1, 0.0)": "`_open` sets it",
+    "serving/audit_log AuditLog.__init__: (0, 0, 0.0) -> (0, 0, 0.1)": "long ago, too",
+    "serving/audit_log AuditLog.__init__: os.pread(self._file.fileno(), 1, max(self._size - 1, 0))"
+    " -> os.pread(self._file.fileno(), 2": "one byte follows",
+    "serving/audit_log AuditLog.__init__: max(self._size - 1, 0) -> max(self._size - 1, 1)": (
+        "a log that is opened again has a header"
+    ),
+    "serving/audit_log AuditLog.write: self._size >= self._max_bytes ->": "a byte more is as good",
+    "serving/audit_log AuditLog.write: self._number += 1 ->": "numbers need only rise",
+    "serving/audit_log AuditLog._look: self._number += 1 ->": "numbers need only rise",
+    "serving/audit_log AuditLog.write: path.stat().st_mtime < oldest ->": "a moment later is as good",
+    "serving/audit_log AuditLog._append: 0 <= record['t'] - self._looked < _LOOK_SECONDS ->": (
+        "it looks once more, or at the next record"
+    ),
+    "serving/audit_log AuditLog._append: record['t'] - self._looked ->": "it looks once more",
+    "serving/audit_log AuditLog._append: end > self._size + len(data) ->": "no byte is read then",
+    "serving/audit_log AuditLog._append: self._size + len(data) ->": "no byte is read then",
+    "serving/audit_log AuditLog._append: end - len(data) ->": "its own line is no reset",
+    "serving/audit_log AuditLog._apply_resets: end - self._size ->": "its own line is no reset",
+    "serving/audit_log AuditLog._apply_resets: max(end - self._size, 0) ->": "a byte is no reset",
+    "serving/audit_log _merged.timed: latest = 0.0 ->": "records are younger",
+    "serving/audit_log _merged: :2 -> :3": "no two servers have one number",
+    "serving/audits Auditor._picks: int.from_bytes(digest[:8], 'big') < self.settings.share": (
+        "differs for one id in 2^64"
+    ),
+    "serving/monitored _delays: counts['stopped'] / counts['requests'] if": (
+        "without a request no audit was dropped, and stops play no part"
+    ),
+    "serving/monitoring PromiseMonitor.__init__: self._time = 0.0 ->": "records are younger",
+    "serving/monitoring PromiseMonitor.apply: record.get('t', 0.0) ->": "every record has a time",
+    "serving/monitoring PromiseMonitor.apply: time > self._time ->": "the same time",
+    "serving/monitoring PromiseMonitor._watch_drift: test.update(value, tie) >= limit -> "
+    "test.update(value, tie) > limit": "differs at equality, by rounding",
+    "serving/monitoring PromiseMonitor.restore: default=0 ->": "there are counts",
+    "serving/monitoring PromiseMonitor.join: alarm.time < monitor.alarms[kind].time ->": (
+        "both alarms are as early"
+    ),
+    "serving/metrics : (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000) -> "
+    "(0.001,": "another bound of a bucket is as good",
     "serving/audit_log : _LOOK_SECONDS = 1.0 ->": "a tenth of a second later is as good",
     "serving/answering : _GROUP_BATCHES = 4 ->": "a batch more is as good",
+    "serving/answering : cap=1 ->": "a ladder's replies are not probed: nothing reads it",
+    "serving/answering : max_think=1 ->": "a ladder's replies are not probed: nothing reads it",
+    "serving/answering answer_workload: sort_keys=True ->": "keys come in one order here",
+    "serving/answering _timed: timed and full_seconds ->": "questions that were timed took time",
     "serving/audits : _SHOWN_EVERY = 100 ->": "a request later is as good",
     "serving/gateway/app : _CHECK_SECONDS = 5.0 ->": "half a second more is as good",
     "serving/gateway/app : 64 * 2 ** 10 -> 65": "where a body is parsed changes no answer",

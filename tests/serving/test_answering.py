@@ -6,11 +6,14 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
 
+from stopadvisor.answers.normal_form import normalize
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.engines.openai import open_servers
 from stopadvisor.engines.openai.engine import OpenAiEngine
@@ -19,25 +22,37 @@ from stopadvisor.ground.progress import Progress
 from stopadvisor.ground.results import from_document, to_document
 from stopadvisor.policy.frozen import Policy, save_policy
 from stopadvisor.policy.requests import Reply
-from stopadvisor.serving.answer_file import AnswerRecord
+from stopadvisor.serving import answering
+from stopadvisor.serving.answer_file import AnswerFile, AnswerRecord, FullAnswer
 from stopadvisor.serving.answer_summary import AnswerSummary, MeanTokens
-from stopadvisor.serving.answering import AnswerSettings, _gradable, answer_workload
+from stopadvisor.serving.answering import AnswerSettings, _compared, _gradable, answer_workload
 from stopadvisor.stats.intervals import exact_interval
 from stopadvisor.workload.questions import Question
 from tests.engines.fake_server import FakeServer, fake_server
 from tests.engines.test_openai_engine import engine_at
 from tests.engines.test_openai_online import policy_of
+from tests.policy_content import family_content
 from tests.schemas import check_valid
+from tests.serving.gateways import FULL_BUDGET
 
 N = 6
+QUESTION = Question("a", "0" * 64, ({"role": "user", "content": "?"},), "7", "numeric")
 REPLY = Reply("7 or 8", "8", 0, 4, 9, 4, 1, 0, 1, 0.1, "stopped", "")
 
 
 @dataclass
-class KeptRemarks(Progress):
-    """Keeps the remarks."""
+class KeptProgress(Progress):
+    """Keeps the remarks, and how many of how many questions are done."""
 
     remarks: list[str] = field(default_factory=list)
+    done: int = 0
+    total: int = 0
+
+    def begin(self, title: str, total: int, done: int = 0) -> None:
+        self.total, self.done = total, done
+
+    def advance(self, traces: int, tokens: int) -> None:
+        self.done += traces
 
     def remark(self, text: str) -> None:
         self.remarks.append(text)
@@ -51,7 +66,7 @@ class Bench:
     server: FakeServer
     engine: OpenAiEngine
     opened: list[Policy] = field(default_factory=list)
-    progress: KeptRemarks = field(default_factory=KeptRemarks)
+    progress: KeptProgress = field(default_factory=KeptProgress)
 
     @property
     def settings(self) -> AnswerSettings:
@@ -91,10 +106,11 @@ def test_every_question_is_answered_and_kept(bench: Bench) -> None:
     found = bench.answer()
     assert [policy.digest for policy in bench.opened] == [found.digest]
     assert (found.new, len(bench.lines), found.questions) == (N, N, N)
-    assert {(line.budget, line.answer, line.setting) for line in bench.lines} == {
-        (4, " 5", found.setting)
+    assert {(e.budget, e.answer, e.normalized, e.setting) for e in bench.lines} == {
+        (4, " 5", "5", found.setting)
     }
-    assert (found.stopped, found.accuracy) == (N, 0.5)
+    assert len(found.setting) == 8
+    assert (found.stopped, found.stopped_share, found.accuracy) == (N, 1.0, 0.5)
     (tokens,) = {(e.think_tokens, e.probe_tokens, e.visible_tokens) for e in bench.lines}
     assert found.mean_tokens == MeanTokens(*tokens)
     assert (found.on_stop, found.serving) == ("probe", "resume")
@@ -108,6 +124,7 @@ def test_every_question_is_answered_and_kept(bench: Bench) -> None:
 
 
 def test_what_was_answered_is_not_asked_again(bench: Bench) -> None:
+    (bench.folder / "answers.jsonl").write_text('{"id": "half')  # killed while writing
     first = bench.answer(limit=2)
     kept = bench.lines
     bench.server.asked.clear()
@@ -115,10 +132,13 @@ def test_what_was_answered_is_not_asked_again(bench: Bench) -> None:
     assert (first.new, again.new, again.questions) == (2, 0, 2)
     assert bench.lines == kept
     assert not bench.server.asked
+    assert again.seconds == 0
+    assert (bench.progress.done, bench.progress.total) == (2, 2)
     with (bench.folder / "answers.jsonl").open("a") as file:
-        file.write('{"id": "half')  # killed while writing
+        file.write('{"id": "half')
     whole = bench.answer()
     assert (whole.new, bench.lines[:2]) == (N - 2, kept)
+    assert (bench.progress.done, bench.progress.total) == (N, N)
 
 
 def test_a_comparison_with_full_thinking_says_what_stopping_saves_and_loses(bench: Bench) -> None:
@@ -140,9 +160,53 @@ def test_a_comparison_with_full_thinking_says_what_stopping_saves_and_loses(benc
     assert full.time_saving_pct is not None
     # None of these questions made the policy.
     assert {name: getattr(full, name) for name in vars(full.unmet)} == vars(full.unmet)
-    again = bench.answer(compare_full=True).full
-    assert again is not None
-    assert (again.timed_questions, again.time_saving_pct) == (0, None)
+    for again in (bench.answer(compare_full=True).full, bench.answer().full):
+        assert again is not None
+        assert (again.timed_questions, again.seconds, again.time_saving_pct) == (0, None, None)
+
+
+def test_questions_that_made_the_policy_are_told_from_others(bench: Bench) -> None:
+    bench.answer(limit=2)
+    fit, calibration = (line.key for line in bench.lines)
+    split = family_content("run-stability")["split"]
+    split |= {"fit": [fit], "calibration": [calibration, *split["calibration"]]}
+    save_policy(policy_of(bench.engine, split=split), bench.folder / "policy.joblib")
+    full = bench.answer(compare_full=True, out=bench.folder / "other.jsonl").full
+    assert full is not None
+    assert (full.questions, full.unmet.questions) == (N, N - 2)
+
+
+def test_the_time_of_an_answer_is_the_engines_alone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between a reply and the wait for the next, it is graded and written."""
+    ticks = (k * k / 3 for k in count())
+    monkeypatch.setattr(answering, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    full = bench.answer(compare_full=True).full
+    assert full is not None
+    # Each pass waits for 6 replies and for its end: of 28 ticks, from each even one to the next.
+    assert (full.seconds, full.full_seconds) == (30.333, 95.667)
+    assert full.time_saving_pct == pytest.approx(100 * (1 - 91 / 287))
+
+
+def test_full_thinking_is_not_certified(bench: Bench) -> None:
+    save_policy(policy_of(bench.engine, **FULL_BUDGET), bench.folder / "policy.joblib")
+    found = bench.answer(limit=1, on_stop="answer")
+    assert (found.kind, found.stopped, found.stopped_share) == ("full-budget", 0, 0.0)
+    assert (found.certified, found.alpha, found.loss) == (False, None, None)
+    assert found.remarks == ()
+
+
+def test_what_a_server_saves_is_said_of_a_policy_for_another_stack(bench: Bench) -> None:
+    saving = {"saving_by_serving": {"prefix-cache": -5.7}}
+    expected = family_content("run-stability")["expected"] | saving
+    found = []
+    for serving in ("kv-fork", "prefix-cache"):
+        policy = policy_of(bench.engine, serving=serving, expected=expected)
+        save_policy(policy, bench.folder / "policy.joblib")
+        answered = bench.answer(limit=1, out=bench.folder / f"{serving}.jsonl")
+        found.append(answered.server_saving_pct)
+    assert found == [-5.7, None]
 
 
 def test_a_comparison_takes_turns_so_that_other_load_slows_both_alike(
@@ -155,8 +219,9 @@ def test_a_comparison_takes_turns_so_that_other_load_slows_both_alike(
         return serve(engine, requests, plan, rule, **options)
 
     monkeypatch.setattr(OpenAiEngine, "serve", noted)
+    monkeypatch.setattr(answering, "_GROUP_BATCHES", 2)
     bench.answer(compare_full=True, batch_size=1)
-    assert stopping == [True, False, False, True]
+    assert stopping == [True, False, False, True, True, False]
 
 
 def test_answers_without_full_thinking_are_left_out_of_the_comparison(bench: Bench) -> None:
@@ -267,7 +332,55 @@ def test_another_model_answers_nothing(bench: Bench) -> None:
 def test_a_forced_answer_is_graded_whole(
     finish: Literal["stopped", "stop"], visible: int, seen: str
 ) -> None:
-    question = Question("a", "0" * 64, ({"role": "user", "content": "?"},), "7", "numeric")
     reply = replace(REPLY, finish=finish, visible_tokens=visible)
-    assert _gradable(question, reply) == seen
-    assert _gradable(question, replace(reply, text=None)) is None
+    assert _gradable(QUESTION, reply) == seen
+    assert FullAnswer.of(QUESTION, reply, None).normalized == normalize("numeric", seen)
+    nothing = replace(reply, text=None, answer=None)
+    assert _gradable(QUESTION, nothing) is None
+    assert FullAnswer.of(QUESTION, nothing, None).normalized == ""
+
+
+def test_a_line_holds_what_a_reply_took_and_has_one_writer(tmp_path: Path) -> None:
+    path, reply = tmp_path / "new" / "answers.jsonl", replace(REPLY, seconds=0.1234567)
+    full = FullAnswer.of(QUESTION, reply, True)
+    with AnswerFile.open(path, "setting") as file:
+        file.add(QUESTION, reply, False, full)
+        file.add(replace(QUESTION, id="b"), replace(reply, stopped_at=None), None, None)
+        with pytest.raises(OutputError, match="another process is writing it"):
+            AnswerFile.open(path, "setting").__enter__()
+        assert file.done([QUESTION]) == {"a"}
+    first, second = read_lines(path)
+    assert (first.stopped, first.correct, first.seconds, first.full) == (True, False, 0.123457, full)
+    assert (first.decoded_tokens, full.decoded_tokens, full.seconds) == (5, 4, 0.123457)
+    assert (second.stopped, second.correct, second.full) == (False, None, None)
+
+
+def both(
+    stopped: bool, said: str, full: str, right: bool | None, full_right: bool | None, end: str
+) -> AnswerRecord:
+    """A line with its full answer, which thought for 10 tokens instead of 4."""
+    whole = FullAnswer(full, full, end, 10, 2, 1.0, full_right)
+    tokens = (4, 1, 2, 9)
+    return AnswerRecord(
+        "a", "k", "s", said, said, stopped, None, None, "stop", *tokens, 1.0, right, whole
+    )
+
+
+def test_a_comparison_counts_what_was_stopped_and_what_has_two_grades() -> None:
+    lines = [
+        both(True, "7", "7", True, True, "stop"),
+        both(True, "5", "7", False, True, "stop"),
+        both(False, "5", "7", None, True, "stop"),  # drawn twice, and not stopped
+        both(True, "", "", None, None, "stop"),
+        both(True, "7", "7", True, None, "length"),
+    ]
+    found = _compared([*lines, replace(lines[1], full=None)])
+    assert (found.questions, found.differing, found.differing_share) == (5, 3, 0.6)
+    assert (found.labelled, found.correct, found.full_correct, found.lost) == (2, 1, 2, 1)
+    assert (found.accuracy, found.full_accuracy, found.risk) == (0.5, 1.0, 0.5)
+    assert (found.think_tokens, found.full_think_tokens) == (20, 50)
+    assert (found.decoded_tokens, found.full_decoded_tokens) == (35, 60)
+    assert found.think_saving_pct == pytest.approx(60.0)
+    assert lines[0].full is not None
+    nothing = replace(lines[0], think_tokens=0, full=replace(lines[0].full, think_tokens=0))
+    assert _compared([nothing]).think_saving_pct == 0.0

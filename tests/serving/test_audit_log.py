@@ -9,13 +9,15 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stopadvisor.ground.errors import OutputError, PolicyError
+from stopadvisor.ground.progress import Progress, shown_on
 from stopadvisor.serving.audit_log import AuditLog, _line, find_series, replay, reset
 from stopadvisor.serving.monitoring import PromiseMonitor, WatchSettings
 
@@ -30,6 +32,15 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+class Counted(Progress):
+    """Keeps how much work was announced, and how much there was."""
+
+    def count(self, title: str, items: Iterable[Any], total: int) -> Iterator[Any]:
+        found = list(items)
+        self.counted = (total, len(found))
+        yield from found
 
 
 def fill(log: AuditLog, first: int, last: int, clock: Clock, *, step: float = 1.0) -> None:
@@ -60,9 +71,15 @@ def test_a_replay_gives_the_live_figures_to_the_last_digit(tmp_path: Path) -> No
     log = AuditLog(tmp_path, SETTINGS, reference, max_bytes=4_000, clock=clock)
     fill(log, 0, 200, clock)
     assert len(find_series([tmp_path], SETTINGS.digest)[0]) > 3
-    again = read(tmp_path, reference=reference)
+    with shown_on(progress := Counted()):
+        again = read(tmp_path, reference=reference)
+    assert progress.counted == (267, 267)  # every third request has a result
     assert figures(again) == figures(log.monitor)
     assert again.alarms == log.monitor.alarms
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    restarted = AuditLog(tmp_path, SETTINGS, clock=clock)
+    assert figures(restarted.monitor) == figures(log.monitor)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_what_was_deleted_stays_counted(tmp_path: Path) -> None:
@@ -83,6 +100,27 @@ def test_what_was_deleted_stays_counted(tmp_path: Path) -> None:
     assert remarks == ("1 of 1 logs begin later than their replica did",)
 
 
+def test_an_audit_that_began_in_a_deleted_file_goes_on(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path, SETTINGS, max_bytes=1)  # a file for each record
+    log.write("request", id="a", stop=43, share=0.1)
+    log.write("result", id="a", differs=True)
+    first, *_ = sorted(tmp_path.iterdir())
+    first.unlink()
+    monitor, _ = replay(find_series([tmp_path], SETTINGS.digest))
+    assert monitor.counts["resolved"] == 1
+    assert figures(monitor) == figures(log.monitor)
+
+
+def test_times_are_in_milliseconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = AuditLog(tmp_path, SETTINGS, clock=Clock(1000.12345))
+    log.write("request", id="a", stop=43)
+    with monkeypatch.context() as patch:
+        patch.setattr("stopadvisor.serving.audit_log.time.time", lambda: 1000.12345)
+        reset(find_series([tmp_path], SETTINGS.digest), "A. Smith")
+    (path,) = tmp_path.iterdir()
+    assert [json.loads(line)["t"] for line in path.read_text().splitlines()] == [1000.123] * 3
+
+
 def test_policies_share_a_folder(tmp_path: Path) -> None:
     (tmp_path / f"audit-{SETTINGS.digest[:8]}-0-000000.old.jsonl").touch()  # somebody's copy
     for settings in (SETTINGS, replace(SETTINGS, digest="cd" * 32), SETTINGS):
@@ -90,6 +128,7 @@ def test_policies_share_a_folder(tmp_path: Path) -> None:
         log.write("request", id="1", stop=None)
     assert log.monitor.counts["requests"] == 2  # its own, before and after the restart
     assert len(list(tmp_path.iterdir())) == 3
+    assert [len(one) for one in find_series([tmp_path], SETTINGS.digest)] == [1]
 
 
 def test_a_restart_goes_on_and_gives_up_what_was_on_its_way(tmp_path: Path) -> None:
@@ -117,8 +156,9 @@ def test_an_alarm_outlives_a_restart_until_it_is_reset_by_name(tmp_path: Path) -
     again.write("request", id="next", stop=None)  # a running server sees it at its next request
     assert not again.monitor.alarms
     assert not AuditLog(tmp_path, SETTINGS).monitor.alarms
-    with pytest.raises(PolicyError, match="--reset needs a name"):
-        reset(find_series([tmp_path], SETTINGS.digest), " ")
+    for nobody in (" ", "A.\nSmith"):
+        with pytest.raises(PolicyError, match="--reset needs a name"):
+            reset(find_series([tmp_path], SETTINGS.digest), nobody)
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir], ids=["pipe", "folder"])
@@ -216,6 +256,7 @@ def test_a_result_of_no_audit_is_left_out_and_said(tmp_path: Path) -> None:
     log = AuditLog(tmp_path, SETTINGS)
     log.write("request", id="0", stop=43)
     log.write("result", id="0", differs=True)
+    log.write("shed", id="of a request in a deleted file")
     monitor, (remark,) = replay(find_series([tmp_path], SETTINGS.digest))
     assert remark.endswith("results without a request that was to be audited, left out: 1")
     assert monitor.counts["resolved"] == 0
@@ -235,9 +276,12 @@ def test_other_files_and_settings(tmp_path: Path) -> None:
     AuditLog(tmp_path / "b", changed)
     with pytest.raises(PolicyError, match="one test has one alpha"):
         read(tmp_path, tmp_path / "b")
-    path.write_text("{}\n")
-    with pytest.raises(PolicyError, match="line 1: expected the header"):
-        read(tmp_path)
+    header = json.loads(path.read_text())
+    stateless = {name: value for name, value in header.items() if name != "state"}
+    for other in ({}, header | {"schema": 1}, header | {"kind": "request"}, stateless):
+        path.write_text(json.dumps(other) + "\n")
+        with pytest.raises(PolicyError, match="line 1: expected the header"):
+            read(tmp_path)
 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:
@@ -277,6 +321,11 @@ def test_a_reset_counts_where_it_stands(tmp_path: Path) -> None:
     reset(find_series([tmp_path], SETTINGS.digest), "A. Smith")
     log.take_in_resets()
     assert (log.monitor.counts["requests"], log.monitor.counts["resets"]) == (0, 2)
+    (path,) = tmp_path.iterdir()
+    with path.open("a") as file:  # whatever somebody writes, only a reset is taken in
+        file.write('5\n{"kind":"request","t":1,"id":"x","stop":43}\n')
+    log.take_in_resets()
+    assert log.monitor.counts["requests"] == 0
 
 
 def test_a_full_disk_leaves_no_half_line(tmp_path: Path) -> None:

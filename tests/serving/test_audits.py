@@ -13,10 +13,15 @@ from prometheus_client import CollectorRegistry
 from stopadvisor.ground.errors import OutputError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.serving import monitoring
-from stopadvisor.serving.audits import AuditedReply, Auditor, FullThinking
+from stopadvisor.serving.audits import AuditedReply, Auditor, Auditors, FullThinking
 from stopadvisor.serving.metrics import Metrics
 from stopadvisor.serving.serve_settings import AuditSettings
-from tests.policy_content import certificate_content, example_content, policy_from
+from tests.policy_content import (
+    certificate_content,
+    example_content,
+    full_budget_content,
+    policy_from,
+)
 
 Finish = Callable[[], Awaitable[FullThinking]]
 
@@ -109,6 +114,44 @@ def test_what_is_too_much_is_shed_and_what_fails_is_counted(tmp_path: Path) -> N
     assert 'stopadvisor_audits_total{result="failed"} 1.0' in text
 
 
+def test_a_server_that_is_too_busy_audits_nothing(tmp_path: Path) -> None:
+    async def go() -> None:
+        found.served(served("a"), None)
+
+    found = auditor(tmp_path)
+    asyncio.run(go())
+    counts = found.log.monitor.counts
+    assert (counts["audits"], counts["shed"]) == (1, 1)
+
+
+def test_what_is_exported_is_at_most_a_hundred_requests_old(tmp_path: Path) -> None:
+    found = auditor(tmp_path, share=0.01)
+    quiet = [name for name in map(str, range(200)) if not found._picks(name)]
+    shown = []
+    for names in (quiet[:99], quiet[99:100]):
+        run(found, *((served(name), finished()) for name in names))
+        text = found.metrics.text()[0].decode()
+        shown.append(float(text.split('watch="differs"} ')[1].split()[0]))
+    assert shown[0] == 1.0 > shown[1] == found.log.monitor.processes["differs"].e_value
+
+
+def test_policies_that_promise_something_are_audited_and_once(tmp_path: Path) -> None:
+    own, other = policy(), policy_from(full_budget_content())
+    settings = AuditSettings(0.1, tmp_path)
+    audited = Auditors(settings, Metrics(CollectorRegistry()), lambda code: None)
+    nobody = Auditors(None, Metrics(CollectorRegistry()), lambda code: None)
+    for auditors in (audited, nobody):
+        auditors.open([own, other])
+        assert auditors.of(other) is None
+        assert not auditors.is_shadowed(own)
+        assert not auditors.is_shadowed(other)
+    first = audited.of(own)
+    assert first is not None
+    audited.open([own])
+    assert audited.of(own) is first
+    assert nobody.of(own) is None
+
+
 def test_audits_that_take_too_long_are_given_up_at_the_end(tmp_path: Path) -> None:
     async def for_ever() -> FullThinking:
         await asyncio.sleep(3_600)
@@ -179,7 +222,9 @@ def test_an_early_warning_is_not_said_to_be_a_broken_promise(
     run(found, *((served(str(k), "7"), finished()) for k in range(80)))
     assert ended == [8]
     (message,) = caplog.messages
-    assert message.startswith("ALARM (early-warning) of policy ")
+    assert message.startswith(
+        f"ALARM (early-warning) of policy {found.policy.digest[:8]}, at request "
+    )
     assert message.endswith("than calibration saw; the promise may still hold")
     text = found.metrics.text()[0].decode()
     digest = found.policy.digest[:8]

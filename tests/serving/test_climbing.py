@@ -98,9 +98,12 @@ def test_each_question_climbs_as_the_replay_says(
     assert {body["reasoning_effort"] for body in server.asked if body["model"] == "big"} == {"high"}
     full = 8 * 10 + 2 + 3000
     assert found["climbed"]["price"] == pytest.approx(spent / N)
+    assert found["climbed"]["full_price"] == pytest.approx(full)
     assert found["climbed"]["price_saving_pct"] == pytest.approx(100 * (1 - spent / (N * full)))
     small, large_share = found["climbed"]["rungs"]
     assert (small["asked"], small["down"]) == (N, 0)
+    assert small["share"] == small["served"] / N
+    assert found["climbed"]["gave_up"] == 0
     assert 0 < small["served"] < N
     assert small["served"] + large_share["served"] == N == small["served"] + large_share["asked"]
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +14,15 @@ import pytest
 
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.serving.monitoring import PromiseMonitor, WatchSettings, exit_code, watch_settings
-from stopadvisor.stats.sequential import betting_upper_limit
+from stopadvisor.serving.monitored import monitored
+from stopadvisor.serving.monitoring import (
+    ALARMS,
+    PromiseMonitor,
+    WatchSettings,
+    exit_code,
+    watch_settings,
+)
+from stopadvisor.stats.sequential import betting_upper_limit, requests_to_alarm
 from tests.long.coverage import ceiling
 from tests.long.streams import BROKEN_STREAMS, CALM, calm_monitor, false_alarms
 from tests.policy_content import (
@@ -224,6 +234,22 @@ def test_a_changed_traffic_is_said_and_is_no_alarm() -> None:
     assert not monitor.alarms
 
 
+def test_traffic_as_at_calibration_has_not_changed() -> None:
+    """Every value is one of two: ties are broken evenly, and -1 is a request that never stopped."""
+    monitor = PromiseMonitor(DIFFERS, {"stop": [43.0, -1.0] * 50})
+    for k in range(1_000):
+        monitor.apply(request(str(k), stop=43 if k % 2 else None))
+    assert monitor.drifted == {}
+    assert monitor.drift["stop"].capital < 20
+
+
+def test_tokens_that_no_record_names_are_none() -> None:
+    monitor = PromiseMonitor(DIFFERS)
+    monitor.apply(request("a", share=0.1) | {"tokens": None})
+    monitor.apply(result("a", differs=False) | {"tokens": None})
+    assert (monitor.counts["tokens"], monitor.counts["audit_tokens"]) == (0, 0)
+
+
 def test_only_what_was_seen_at_calibration_is_watched_for_a_change() -> None:
     reference: dict[str, list[float]] = {"stop": [], "prompt_tokens": [20.0], "colour": [1.0]}
     assert set(PromiseMonitor(DIFFERS, reference).drift) == {"prompt_tokens"}
@@ -248,6 +274,60 @@ def test_a_state_goes_on_to_the_last_digit() -> None:
     state = monitor.state()
     state["counts"] |= {"strange": 1}
     assert PromiseMonitor.join(LOST, [state, state], None).counts.keys() == monitor.counts.keys()
+
+
+def state_of_a_gain() -> dict[str, Any]:
+    """One request, whose reply was right where full thinking is wrong."""
+    monitor = PromiseMonitor(DROP)
+    monitor.apply(request("a", share=0.1))
+    monitor.apply(result("a", differs=True))
+    monitor.settle({"a": (True, False)})
+    state: dict[str, Any] = json.loads(json.dumps(monitor.state()))
+    assert state["counts"]["gold_losses"] == -1
+    return state
+
+
+def raised(kind: str, time: float = 1.0) -> dict[str, Any]:
+    return {kind: {"watch": "drop", "kind": kind, "request": 1, "time": time}}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state["counts"].update(gold_losses=-2),
+        lambda state: state["alarms"].update(raised("other")),
+        lambda state: state["alarms"].update(raised("promise", math.inf)),
+        lambda state: state["processes"]["differs"]["logs"].pop(),
+        lambda state: state["processes"]["differs"]["sums"].pop(),
+        lambda state: [state["processes"]["differs"][name].pop() for name in ("logs", "sums")],
+        lambda state: state["processes"]["differs"]["logs"].append(math.nan),
+        lambda state: state["processes"]["differs"]["losses"].append([15.0, 0]),
+        lambda state: state["processes"]["differs"]["losses"].append([5.0, 1]),
+        lambda state: state["processes"]["differs"]["losses"].append([5.0, -1]),
+    ],
+    ids=[
+        *("more gained than requests", "another alarm", "an alarm at no time", "a log less"),
+        *("a sum less", "a stake less", "no number", "a loss beyond the share"),
+        *("more losses than requests", "fewer than no losses"),
+    ],
+)
+def test_a_state_that_cannot_be_is_refused(change: Callable[[dict[str, Any]], object]) -> None:
+    state = state_of_a_gain()
+    change(state)
+    with pytest.raises(PolicyError, match="a number is out of range"):
+        PromiseMonitor.restore(DROP, state)
+
+
+def test_a_state_that_can_just_be_is_taken() -> None:
+    state = state_of_a_gain()
+    before = copy.deepcopy(state)
+    assert PromiseMonitor.restore(DROP, state).state() == before
+    del state["counts"]["resets"]
+    for kind in ALARMS:
+        state["alarms"] |= raised(kind)
+    monitor = PromiseMonitor.restore(DROP, state)
+    assert set(monitor.alarms) == set(ALARMS)
+    assert monitor.counts["resets"] == 0
 
 
 def test_of_several_servers_the_earliest_alarm_is_the_alarm() -> None:
@@ -278,3 +358,43 @@ def test_settings_of_a_policy() -> None:
     assert list(differs.tests()) == ["differs"]
     with pytest.raises(PolicyError, match="nothing to watch"):
         watch_settings(policy_from(full_budget_content()), share=0.02)
+
+
+@pytest.mark.parametrize("loss", ["lost", "drop"])
+def test_the_figures_of_a_monitor(loss: str) -> None:
+    counts: dict[str, Any] = {"losses": 9, "gained": 5, "n": 240, "alpha": 0.05, "upper": 0.0498}
+    policy = policy_with(differs_upper=0.1, loss=loss, **(counts if loss == "drop" else {}))
+    certificate = policy.terms.certificate
+    assert certificate is not None
+    monitor = PromiseMonitor(watch_settings(policy, share=0.1))
+    before = monitored(monitor, policy, (), replicas=1)
+    assert (before.verdict, before.alarm, before.upper) == ("no-audits", None, None)
+    assert (before.saved_tokens, before.dropped_share, before.unresolved) == (None, 0.0, 0)
+    for k in range(10):
+        monitor.apply(request(str(k), stop=43 if k < 6 else None, share=0.1))
+    for k in range(3):
+        monitor.apply(result(str(k), differs=False))
+    monitor.apply({"kind": "shed", "t": 1.0, "id": "3"})
+    found = monitored(monitor, policy, ("a remark",), replicas=2)
+    assert (found.verdict, found.replicas, found.remarks) == ("no-alarm", 2, ("a remark",))
+    assert (found.stopped, found.unresolved, found.dropped_share) == (6, 3, 0.25)
+    assert found.saved_tokens == 6 * 270 / 3
+    assert [(watch.watch, watch.is_promise) for watch in found.watched] == [
+        ("differs", False),
+        (loss, True),
+    ]
+    test, gained = monitor.settings.tests()[loss], (certificate.gained or 0) / certificate.n
+    for delay, times in zip(found.delay, (2, 3), strict=True):
+        risk = times * certificate.alpha
+        usual = requests_to_alarm(test, risk, 0.1, gained=gained)
+        shed = requests_to_alarm(test, risk, 0.1, gained=gained, stops=0.6, dropped=0.25)
+        assert (delay.times, delay.undropped) == (times, usual)
+        assert delay.requests == (shed if math.isfinite(shed) else None)
+    assert [delay.undropped for delay in before.delay] == [d.undropped for d in found.delay]
+
+
+def test_no_alarm_is_awaited_where_every_reply_would_be_lost() -> None:
+    policy = policy_with(differs_upper=0.6, alpha=0.5, alpha_over_full_accuracy=0.6)
+    monitor = PromiseMonitor(watch_settings(policy, share=0.1))
+    found = monitored(monitor, policy, (), replicas=1)
+    assert [(delay.times, delay.requests) for delay in found.delay] == [(2, None), (3, None)]
