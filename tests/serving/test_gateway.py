@@ -20,6 +20,7 @@ import pytest
 from prometheus_client import CollectorRegistry as Registry
 
 from stopadvisor.engines.live import LiveRequest
+from stopadvisor.engines.openai.served_model import ServedModel
 from stopadvisor.ground.errors import EngineError, ModelError, PolicyError
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.serving.gateway.forward import Forwarder
@@ -85,11 +86,18 @@ def test_a_covered_request_is_stopped(gateway: RunningGateway) -> None:
     assert end["choices"][0]["finish_reason"] == "stop"
     assert counts["usage"] == usage
     assert len({event["id"] for event in streamed.events}) == 1
+    deltas = [choice["delta"] for event in streamed.events for choice in event["choices"]]
+    assert [delta for delta in deltas if "role" in delta] == [
+        {"role": "assistant", "content": ""}
+    ] == deltas[:1]  # fmt: skip
+    assert "prompt_tokens_details" not in usage
+    assert [upstream.failures for upstream in gateway.gateway.pool.all] == [0]
 
     record = gateway.record(2)
     assert (record["route"], record["reason"], record["budget"]) == ("policy", "covered", 4)
     assert record["gen_ai.usage.reasoning.output_tokens"] == 4
-    assert 0 < record["ttft_seconds"] <= record["e2e_seconds"]
+    assert 0 < record["ttft_seconds"] <= record["e2e_seconds"] < 60
+    assert 0 < record["own_seconds"] <= record["e2e_seconds"]
 
 
 def test_a_shadow_counts_and_never_stops(server: OddServer, policies: Path) -> None:
@@ -235,6 +243,7 @@ def test_what_is_not_covered_goes_through_as_it_came(
     server.asked.clear()
     answer = gateway.ask(body)
     assert answer.way == f"passthrough; reason={reason}"
+    assert [upstream.failures for upstream in gateway.gateway.pool.all] == [0]
     assert server.asked == [body]
     assert answer.body == direct(server, gateway, body, "/v1/chat/completions").body
 
@@ -249,11 +258,23 @@ def test_bytes_are_not_touched(server: OddServer, gateway: RunningGateway) -> No
     got = gateway.ask(sent, "/v1/odd?a=%2Fb&c", X_Extra="yes", Connection="X-Extra2, close")
     assert (got.status, got.body, got.way) == (418, packed, "passthrough; reason=body")
     assert (got.headers["content-encoding"], got.headers["location"]) == ("gzip", "/elsewhere")
+    assert not {"server", "date"} & set(got.headers), "the upstream sent none"
     (asked,) = seen
     assert (asked.path, asked.body, asked.headers["x-extra"]) == ("/v1/odd?a=%2Fb&c", sent, "yes")
     assert not {"user-agent", "cookie", "accept"} & set(asked.headers), "nothing is added"
     assert gateway.ask(path="/v1/models", method="GET").json["data"][0]["id"] == "tiny-reasoner"
     assert gateway.ask(path="/other", method="GET").status == 404
+
+
+@pytest.mark.parametrize(
+    ("more", "way"), [(0, "policy; reason=covered"), (-1, "passthrough; reason=room")]
+)
+def test_a_prompt_leaves_room_for_all_thinking(
+    gateway: RunningGateway, more: int, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = lambda model, prompt_ids, plan: plan.max_think + more  # noqa: E731
+    monkeypatch.setattr(ServedModel, "thinking_room", room)
+    assert gateway.ask(chat_body()).way == way
 
 
 def test_thinking_and_probes_stand_in_the_clients_trace(

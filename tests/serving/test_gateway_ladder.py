@@ -106,6 +106,7 @@ def test_replies_are_those_of_the_replay(
     by_model = {name: [b for b in server.asked if b["model"] == name] for name in ("tiny", "big")}
     assert {body["max_tokens"] for body in by_model["tiny"]} == {500}
     assert {body["reasoning_effort"] for body in by_model["big"]} == {"high"}
+    assert not any("logprobs" in body for body in server.asked)
     assert (len(by_model["tiny"]), len(by_model["big"])) == (N, N - served)
     record = gateway.record(N)
     assert {each["rung"] for each in gateway.records} == {"small", "large"}
@@ -155,6 +156,7 @@ def test_a_stream_has_the_same_reply(gateway: RunningGateway) -> None:
         usage = {"include_usage": True}
         asked = body_of(number, stream=True, stream_options=usage, **named_alike)
         answer = gateway.ask(asked)
+        assert answer.status == 200
         assert rung_of(answer) == ("small" if is_served(number) else "large")
         if is_served(number):
             assert answer.text("content") == say("tiny", f"Say {number}").text

@@ -133,6 +133,15 @@ def test_bodies_count_until_their_requests_are_answered(
     until(lambda: held._held == 0)
 
 
+def test_a_body_has_a_largest_size(
+    server: OddServer, gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "_MOST_BYTES", 1000)
+    server.odd["/v1/odd"] = says(http_reply())
+    assert [gateway.ask(b"x" * size, "/v1/odd").status for size in (1000, 1001)] == [200, 413]
+    until(lambda: gateway.gateway._intake._held == 0)
+
+
 def test_a_body_that_does_not_go_on_is_not_waited_for(server: OddServer, policy: Path) -> None:
     with running(policy, server, timeouts={"between": 0.3}) as gateway:
         got = received(gateway.connect(HEAD % 5 + b"{"))
@@ -183,10 +192,12 @@ ELSEWHERE = (
     "/v1/%2e%2e/loot",
     "/v1/x/%2e%2e%2f..%2floot",
     "/v1/%252e%252e/loot",
+    "/v1/%25252525252e%25252525252e/loot",
     "/v1/..;/loot",
     "/v1/.%3b/..%3bx/loot",
     "/v1/..%5cloot",
     "/v1/x%00",
+    "/v1/x%7f",
 )
 
 
@@ -219,7 +230,7 @@ def test_a_target_stays_at_its_upstream(base: str) -> None:
 
 def test_what_stays_below_goes_through(server: OddServer, gateway: RunningGateway) -> None:
     seen: list[Seen] = []
-    paths = ["/v1/models/org%2Fname", "/v1/a..b/...?up=../..", "/v1/files/a@b:1?q=%252e"]
+    paths = ["/v1/models/org%2Fname", "/v1/a..b/...?up=../..", "/v1/files/a@b:1?q=%252e", "/v1/a%20b"]
     server.odd = {path.partition("?")[0]: says(http_reply(), seen) for path in paths}
     for path in paths:
         assert gateway.get(path).status == 200
@@ -288,8 +299,19 @@ def test_a_list_of_models_is_short_and_where_it_was(
     server.odd["/v1/elsewhere"] = says(http_reply(listed))
     server.odd["/v1/models"] = says(found)
     until(lambda: not gateway.gateway.is_ready)
+    refused = gateway.ask(b"{}", "/v1/odd")
+    assert (refused.status, refused.json["error"]["message"]) == (503, "no upstream is in use")
     del server.odd["/v1/models"]
     until(lambda: gateway.gateway.is_ready)
+
+
+def test_a_server_that_lists_no_models_any_more_stays_in_use(
+    server: OddServer, gateway: RunningGateway
+) -> None:
+    seen: list[Seen] = []
+    server.odd["/v1/models"] = says(http_reply(b"", status="404 Not Found"), seen)
+    until(lambda: len(seen) > 2)
+    assert gateway.gateway.is_ready
 
 
 def test_a_server_that_does_not_list_its_models_in_time_is_checked(
@@ -352,6 +374,21 @@ def test_a_server_that_repeats_the_key_does_not_hand_it_out(
     hidden = [f"bad key {'*' * len(KEY)}", *("*" * len(text) for text in texts[1:3]), KEY[:-1]]
     assert got.body.decode().split("|") == hidden
     assert got.headers["x-key"] == "*" * len(KEY)
+
+
+def test_a_reply_that_is_no_stream_may_pause(server: OddServer, policy: Path) -> None:
+    go = threading.Event()
+
+    def pausing(to: BaseHTTPRequestHandler, body: bytes) -> None:
+        to.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{")
+        to.wfile.flush()
+        go.wait(0.3)
+        to.wfile.write(b"}")
+        to.close_connection = True
+
+    server.odd["/v1/odd"] = pausing
+    with running(policy, server, timeouts={"between": 0.1}) as gateway:
+        assert gateway.ask(b"{}", "/v1/odd").body == b"{}"
 
 
 def test_a_connection_that_closes_before_a_reply_is_tried_once_more(

@@ -51,6 +51,9 @@ def test_a_stream() -> None:
         {},
     ]
     assert {chunk["id"] for chunk in chunks} == {"chatcmpl-1"}
+    whole = REPLY.body("1+", "2", "stop", COUNTS.usage())
+    for frame in (*chunks[:-1], whole):
+        assert [choice["index"] for choice in frame["choices"]] == [0]
     assert [c["finish_reason"] for chunk in chunks for c in chunk["choices"]][-1] == "stop"
     assert chunks[-1]["choices"] == []
     assert chunks[-1]["usage"] == COUNTS.usage()

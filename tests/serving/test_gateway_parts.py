@@ -1,0 +1,265 @@
+"""The gateway's parts without a socket: its pool, its queue, its policies and its limits."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import resource
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from stopadvisor.ground.errors import EngineError
+from stopadvisor.runs.ladder import Rung
+from stopadvisor.serving.gateway import server
+from stopadvisor.serving.gateway.forward import proxy_of
+from stopadvisor.serving.gateway.intake import Admission, Refusal
+from stopadvisor.serving.gateway.ladder_reply import as_reference
+from stopadvisor.serving.gateway.policies import Bound, entries
+from stopadvisor.serving.gateway.pool import Pool, Upstream
+from stopadvisor.serving.metrics import Log, Metrics, RequestRecord
+from stopadvisor.serving.serve_settings import GatewaySettings
+from tests.serving.virtual_server import run_virtually
+
+# --- The pool -------------------------------------------------------------------------------------
+
+
+async def _never(upstream: Upstream) -> bool:
+    raise AssertionError
+
+
+def pool_of(
+    log: io.StringIO,
+    *,
+    check: Callable[[Upstream], Awaitable[None]] = _never,
+    glance: Callable[[Upstream], Awaitable[bool]] = _never,
+) -> Pool:
+    metrics = Metrics(CollectorRegistry())
+    names = ["http://a/v1", "http://b/v1"]
+    return Pool(names, check=check, glance=glance, every=10.0, metrics=metrics, log=Log(log))
+
+
+def taken_out(log: io.StringIO) -> list[str]:
+    """Why servers were taken out of use."""
+    lines = [json.loads(line) for line in log.getvalue().splitlines()]
+    return [line["reason"] for line in lines if line["event"] == "upstream-down"]
+
+
+def test_a_request_goes_to_the_first_of_the_least_busy_that_is_not_in_doubt() -> None:
+    log = io.StringIO()
+    pool = pool_of(log)
+    first, second = pool.all
+    assert (pool.pick([]), pool.is_ready) == (None, False)
+    first.is_up = second.is_up = True
+    assert (pool.pick([]), pool.is_ready) == (first, True)
+    assert (pool.pick([first]), pool.pick([first, second])) == (second, None)
+    with pool.at(first):
+        assert (first.in_flight, pool.pick([])) == (1, second)
+    assert first.in_flight == 0
+    for _ in range(2):
+        pool.failed(first)
+    assert (pool.pick([]), first.changed.is_set()) == (first, False)
+    pool.failed(first)
+    assert first.changed.is_set()
+    with pool.at(second):
+        assert pool.pick([]) is second
+    assert taken_out(log) == []
+    for _ in range(2):
+        pool.failed(second, gone=True)
+    assert pool.pick([]) is first
+    assert taken_out(log) == ["unreachable"]
+
+
+def test_a_server_that_is_down_is_checked_more_and_more_seldom() -> None:
+    times: list[float] = []
+
+    async def check(upstream: Upstream) -> None:
+        times.append(asyncio.get_running_loop().time())
+        if len(times) == 9:
+            raise asyncio.CancelledError
+        raise EngineError("down")
+
+    async def supervised() -> None:
+        pool = pool_of(io.StringIO(), check=check)
+        with suppress(asyncio.CancelledError):
+            await pool.supervise(pool.all[0])
+
+    run_virtually(supervised())
+    assert times == [0.0, 0.5, 1.5, 3.5, 7.5, 15.5, 31.5, 61.5, 91.5]
+
+
+def test_a_server_in_use_is_looked_at_and_checked_where_something_is_wrong() -> None:
+    times: list[float] = []
+    log = io.StringIO()
+    glances = iter([True, False, EngineError("gone"), *(TimeoutError() for _ in range(3))])
+
+    async def check(upstream: Upstream) -> None:
+        times.append(asyncio.get_running_loop().time())
+        if len(times) == 4:
+            raise EngineError("down")
+        if len(times) == 5:
+            raise asyncio.CancelledError
+
+    async def glance(upstream: Upstream) -> bool:
+        found = next(glances)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    async def supervised() -> None:
+        pool = pool_of(log, check=check, glance=glance)
+        pool.all[0].failures = 2
+        with suppress(asyncio.CancelledError):
+            await pool.supervise(pool.all[0])
+
+    run_virtually(supervised())
+    # One glance every 10 s; after three that were not answered in time, half a second's rest.
+    assert times == [0.0, 20.0, 30.0, 60.5, 61.0]
+    assert taken_out(log) == ["changed", "unreachable", "failing"]
+
+
+# --- The queue ------------------------------------------------------------------------------------
+
+
+def test_two_requests_wait_for_each_place_and_no_more() -> None:
+    made_room: list[bool] = []
+
+    async def queued() -> None:
+        metrics, go, order = Metrics(CollectorRegistry()), asyncio.Event(), list[str]()
+        admission = Admission(2, metrics, lambda: made_room.append(True))
+        records = [RequestRecord(str(k)) for k in range(6)]
+
+        async def ask(record: RequestRecord) -> None:
+            async with admission.place(record):
+                order.append(record.id)
+                await go.wait()
+
+        tasks = []
+        for record in records:
+            tasks.append(asyncio.create_task(ask(record)))
+            await asyncio.sleep(0)
+            assert admission.is_crowded == (len(tasks) > 2)
+        assert (order, len(made_room)) == (["0", "1"], 4)
+        with pytest.raises(Refusal) as full:
+            await ask(RequestRecord("7"))
+        assert (full.value.status, full.value.headers) == (429, [(b"retry-after", b"5")])
+        go.set()
+        await asyncio.gather(*tasks)
+        assert (order, admission.is_crowded) == ([record.id for record in records], False)
+        assert all(0 <= record.queue_seconds < 60 for record in records)
+        assert b"stopadvisor_requests_waiting 0.0" in metrics.text()[0]
+
+    asyncio.run(queued())
+
+
+# --- Policies at an upstream ----------------------------------------------------------------------
+
+
+def test_a_replaced_policy_is_closed_after_its_last_request_and_once() -> None:
+    closed: list[str] = []
+
+    async def close() -> None:
+        closed.append("closed")
+
+    async def replaced() -> None:
+        bound = Bound("service", close)
+        with bound.used() as service, bound.used():
+            assert service == "service"
+        await asyncio.sleep(0)
+        assert closed == [], "it is in use until it is replaced"
+        with bound.used():
+            with bound.used():
+                await bound.retire()
+            await asyncio.sleep(0)
+            assert closed == []
+        await bound.retire()
+        assert closed == ["closed"]
+
+    asyncio.run(replaced())
+
+
+def test_a_list_of_models_is_read_whatever_stands_in_it() -> None:
+    data = [{"id": "a", "root": "r", "max_model_len": 9}, {"id": "b"}, {"x": 1}, 7, None]
+    assert entries({"data": data}, frozenset("ac")) == {"a": ("r", 9)}
+    for listed in ([], {"data": 3}, {}, None):
+        assert entries(listed, frozenset("a")) == {}
+
+
+def test_the_reference_is_asked_as_its_replies_were_recorded() -> None:
+    body = {"model": "served", "messages": [1], "max_completion_tokens": 9, "user": "me"}
+    rung = Rung("large", (1.0, 1.0, 1.0), model="own", max_tokens=64, temperature=0.5)
+    asked = json.loads(as_reference(bytearray(json.dumps(body).encode()), rung))
+    assert asked == {
+        "model": "served", "messages": [1], "user": "me", "max_tokens": 64, "temperature": 0.5
+    }  # fmt: skip
+    endless = Rung("large", (1.0, 1.0, 1.0), reasoning_effort="high")
+    asked = json.loads(as_reference(bytearray(json.dumps(body).encode()), endless))
+    assert asked == body | {"reasoning_effort": "high"}
+
+
+# --- Connections ----------------------------------------------------------------------------------
+
+INF = resource.RLIM_INFINITY
+
+
+@pytest.mark.parametrize(
+    ("limits", "upstream", "raised", "most"),
+    [
+        ((1024, 4096), 1024, [(4096, 4096)], 4096 - 1024 - 256),
+        ((1024, 1024), 1024, [], 256),  # a quarter at least
+        ((1024, INF), 10, [(65536, INF)], 65536 - 10 - 256),
+        ((INF, INF), 10, [], 65536 - 10 - 256),
+        ((100_000, INF), 10, [], 100_000 - 10 - 256),
+        ((100_000, 200_000), 10, [], 100_000 - 10 - 256),
+    ],
+)
+def test_clients_get_the_files_that_the_rest_leaves(
+    limits: tuple[int, int],
+    upstream: int,
+    raised: list[tuple[int, int]],
+    most: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: list[tuple[int, int]] = []
+    place = "stopadvisor.serving.gateway.server.resource"
+    with monkeypatch.context() as patch:
+        patch.setattr(f"{place}.getrlimit", lambda of: limits)
+        patch.setattr(f"{place}.setrlimit", lambda of, limits: found.append(limits))
+        assert server.most_connections(upstream) == most
+    assert found == raised
+
+
+def test_a_request_may_have_two_connections_to_its_upstream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(server, "most_connections", lambda upstream: seen.append(upstream) or 20)
+    settings = GatewaySettings(Path("policy.json"), upstreams=("http://a/v1",), concurrency=7)
+    server.GatewayServer.of(server.Router(), settings)
+    assert seen == [14]
+
+
+@pytest.mark.parametrize(
+    ("variables", "proxy"),
+    [
+        ({}, None),
+        ({"http_proxy": "http://proxy:3128"}, "http://proxy:3128"),
+        ({"http_proxy": "proxy:3128"}, "http://proxy:3128"),
+        ({"http_proxy": "https://proxy:3128"}, None),
+        ({"https_proxy": "http://proxy:3128"}, None),
+        ({"http_proxy": "http://proxy:3128", "no_proxy": "host"}, None),
+    ],
+)
+def test_the_environment_names_a_proxy(
+    variables: dict[str, str], proxy: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert proxy_of("http://host:8000/v1") == proxy
