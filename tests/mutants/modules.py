@@ -207,6 +207,32 @@ EQUIVALENT: dict[str, str] = {
     "serving/gateway/server : _OTHER_FILES = 128 ->": "a file more is as good",
     "serving/responder : KEEP_ALIVE_SECONDS = 15.0 ->": "a second more is as good",
     "serving/server_profile : _ROUNDS = 3 ->": "a round more measures as well",
+    "serving/server_profile measure_server: base_url: str": "a minute more is as good",
+    "serving/server_profile measure_server.measure: retry_timeout=0.0 ->": (
+        "a tenth of a second more is as good"
+    ),
+    "serving/server_profile profile_server: 4 * _LONGEST -> 5": "half of it is enough in any case",
+    "serving/server_profile profile_server: context // 2 -> context // 3": (
+        "shorter prompts measure as well"
+    ),
+    "serving/server_profile _Work: _tokens_per_word: float = 1.0 ->": "it is measured first",
+    "serving/server_profile _Work.measure: 2 * _SHORT -> 3": "a longer first prompt is as good",
+    "serving/server_profile _Work.measure: self._ask(self._text(words), 1) ->": (
+        "another token of the first answer is as good"
+    ),
+    "serving/server_profile _Work.measure: max(first.uncached + first.cached, 1) -> max(first"
+    ".uncached + first.cached, 2)": "no prompt has but one token",
+    "serving/server_profile _Work.measure: 2 * batch -> 3": "more requests measure as well",
+    "serving/server_profile _Work.measure: 4 * batch -> 5": "more requests measure as well",
+    "serving/server_profile _Work.round_trip: _TRIPS + 1 -> _TRIPS - 1": (
+        "fewer requests measure as well"
+    ),
+    "serving/server_profile _Work.round_trip: 1: -> 2:": "fewer requests measure as well",
+    "serving/server_profile _Work._prompt: max(1, int(tokens / self._tokens_per_word)) ->": (
+        "a word more is as good"
+    ),
+    "serving/server_profile _Work._ask: Measurement(1, 1, prompt - cached, cached, decoded, seconds)"
+    " -> Measurement(2": "nothing reads how many were asked at once",
     "serving/server_profile : (32, 1024) ->": "a prompt of a token more measures as well",
     "serving/server_profile : _TRIPS = 5 ->": "a request more measures as well",
     "serving/server_profile _Work.round_trip: _TRIPS + 1 -> _TRIPS + 2": (
@@ -215,8 +241,165 @@ EQUIVALENT: dict[str, str] = {
     "serving/vllm/engine_model : _LAST = 1000000 ->": "behind all others, too",
     "serving/vllm/engine_model : _SELDOM = 64 ->": "a token more is as good",
     "serving/vllm/engine_model : _ABANDON_SECONDS = 0.05 ->": "5 milliseconds more are as good",
+    "serving/vllm/engine_model : -1 -> -2": "even before all others",
+    "serving/vllm/engine_model Likeliest: count: int = 64 ->": "one more bounds as well",
+    "serving/vllm/engine_model Likeliest.rest: min(-row.likeliest[-1], 10000.0) ->": (
+        "nothing is so unlikely"
+    ),
+    "serving/vllm/binding _bind: 2 * likeliest.count < facts.vocabulary -> 2 * likeliest.count <=": (
+        "it helps hardly then"
+    ),
+    "serving/vllm/binding _bind: 2 * likeliest.count -> 3": "it helps hardly then",
+    "serving/vllm/adapter VllmEngine.__init__: detokenize=False ->": "costs time alone",
+    "serving/vllm/adapter VllmEngine.__init__: skip_clone=True ->": "costs time alone",
+    "serving/vllm/adapter VllmEngine.wait: max(2, tokens": "a token later is as good",
+    "serving/vllm/self_test : _TOKENS = 48 ->": "a token more tries as well",
+    "serving/vllm/self_test : _NEAR = 0.25 ->": "about as near",
+    "serving/vllm/self_test _SelfTest.__init__: 2 if max_logprobs < 0 else": (
+        "a token more tries as well"
+    ),
+    "serving/vllm/self_test _SelfTest.__init__: min(2, max_logprobs) -> min(3": (
+        "a token more tries as well"
+    ),
+    "serving/vllm/self_test _SelfTest.run: self.most // 2 -> self.most // 3": (
+        "another place tries as well"
+    ),
+    "serving/vllm/self_test _SelfTest.run: {'max_tokens': 2} ->": "a token more tries as well",
+    "serving/vllm/self_test _SelfTest._thought: self.most // 3 -> self.most // 4": (
+        "another place tries as well"
+    ),
+    "serving/vllm/self_test _SelfTest._thought: 2 * self.most // 3 -> 2 * self.most // 4": (
+        "another place tries as well"
+    ),
+    "serving/vllm/self_test _SelfTest._merged: 0.0 if output.finished else 0.05 ->": (
+        "outputs are merged as well"
+    ),
+    "serving/vllm/self_test _SelfTest._aborted: thinking.reach(1) ->": "a token later is as good",
+    "serving/vllm/self_test _SelfTest._hold: row.likeliest[0] - row.likeliest[1] > _NEAR ->": (
+        "differs at equality, by rounding"
+    ),
+    "serving/vllm/self_test _SelfTest._hold: abs(mine - theirs) > _NEAR ->": (
+        "differs at equality, by rounding"
+    ),
     "serving/vllm/self_test : _SECONDS = 300.0 ->": "half a minute more is as good",
     "serving/vllm/self_test : _ENDS_WITHIN = 30.0 ->": "three seconds more are as good",
+    "serving/answer_file AnswerRecord.to_json: ensure_ascii=False ->": "read back alike",
+    "serving/answer_file AnswerRecord.to_json: allow_nan=False ->": "no figure is NaN",
+    "stats/adaptive_labels : (0.6, 1.0) -> (0.66": "a share that is about as good",
+    "stats/adaptive_labels : 1 / 8 -> 1 / 9": "an assumption that is as good",
+    "stats/adaptive_labels : 1 / 4 -> 1 / 5": "an assumption that is as good",
+    "stats/adaptive_labels : 1 / 2 -> 1 / 3": "an assumption that is as good",
+    "stats/adaptive_labels : 3 / 4 -> 3 / 5": "an assumption that is as good",
+    "stats/adaptive_labels : _DRAWS = 8 ->": "a draw more is as good",
+    "stats/adaptive_labels : _AHEAD = 0.5 ->": "a twentieth of a point more is as good",
+    "stats/adaptive_labels forecast: tests: Sequence[LabelTest]": "a draw more is as good",
+    "stats/adaptive_labels forecast: rng.random(known.size) < share ->": "differs with chance 0",
+    "stats/adaptive_labels preferred_sample: rng.random(n) < share ->": "differs with chance 0",
+    "stats/adaptive_labels preferred_sample: saved[best] - saved[0] > ": (
+        "differs at equality, by rounding"
+    ),
+    "stats/exchangeability : _MOST = 1000000000000.0 ->": "a cap that is as good",
+    "stats/exchangeability ExchangeabilityTest.update: capital > _MOST ->": "scaled by 1 then",
+    "stats/exchangeability ExchangeabilityTest._place: len(self._places) >= _REMEMBERED ->": (
+        "what is cached changes no number"
+    ),
+    "stats/label_sample : _FIRST = 32 ->": "another grid bounds as well",
+    "stats/label_sample : _REACH = 9.0 ->": "what lies there is below what is added for it",
+    "stats/label_sample : _BEYOND = 1e-12 ->": "less than the precision of a bound",
+    "stats/label_sample : _WIDEST = 16.0 ->": "the search ends alike",
+    "stats/label_sample : _STEPS = 14 ->": "a step more is as good",
+    "stats/label_sample _chance: _REACH ** 2 / 2 -> _REACH ** 2 * 2": "a wider range",
+    "stats/label_sample _chance: _REACH ** 2 -> _REACH ** 3": "a wider range",
+    "stats/label_sample _chance: 1 - q -> 1 + q": "a wider range",
+    "stats/label_sample _chance: 1 - q -> 2 - q": "a wider range",
+    "stats/label_sample _chance: labels + 1 -> labels + 2": "the last column is not read",
+    "stats/label_sample _chance: differing > labels -> differing >= labels": (
+        "both formulas give the same there"
+    ),
+    "stats/label_sample _chance: chance + _BEYOND ->": "less than the precision of a bound",
+    "stats/label_sample _is_at_most: high > delta ->": "differs at equality, by rounding",
+    "stats/label_sample _is_at_most: _chances(most, labels, left, alpha / left) > delta ->": (
+        "differs at equality, by rounding"
+    ),
+    "stats/label_sample _is_at_most: (right / left).min() < 1 + _NARROWEST ->": (
+        "differs at equality, by rounding"
+    ),
+    "stats/label_sample _most_of_all: -1 -> -2": "ends alike",
+    "stats/label_sample _most_of_all: binomial_tail(middle, n, alpha) <= delta ->": (
+        "differs at equality, by rounding"
+    ),
+    "stats/label_sample most_lost_labelled: labels < n -> labels <= n": (
+        "then no reply lies beyond the labels"
+    ),
+    "stats/label_sample most_lost_labelled: (math.inf, 0.0, _WIDEST) ->": "the search ends alike",
+    "stats/sequential AuditTest: delta: float = 0.05 ->": "whoever watches a promise gives it",
+    "stats/sequential AuditTest: least_share: float = 0.02 ->": "whoever watches a promise gives it",
+    "stats/sequential AuditTest: change: float = 100000.0 ->": "whoever watches a promise gives it",
+    "stats/sequential : _MOST_SUM = 1e+300 ->": "as far from any limit",
+    "stats/sequential AuditProcess.is_broken: max(self.logs) >= self._limit ->": (
+        "differs at equality, by rounding"
+    ),
+    "stats/sequential AuditProcess.is_broken: self.e_value >= 1 / self.test.delta ->": (
+        "differs at equality, by rounding"
+    ),
+    "stats/sequential AuditProcess.has_changed: sum(self.sums) / len(self.sums) >= self.test.change"
+    " ->": "differs at equality, by rounding",
+    "stats/sequential _root: (1e-12, math.nextafter(1, 0)) ->": "no root lies so low",
+    "stats/sequential _root: excess(high) <= 0 -> excess(high) <": "differs at equality, by rounding",
+    "stats/sequential _root: high - low > 1e-12 + 1e-10 * low ->": "differs at equality, by rounding",
+    "stats/sequential _root: 1e-12 + 1e-10 * low -> 1e-09": "precise enough for a share",
+    "stats/sequential _root: 1e-10 * low -> 1.0000000000000001e-07": "precise enough for a share",
+    "stats/sequential _root: excess(middle) < 0 -> excess(middle) <=": (
+        "differs at equality, by rounding"
+    ),
+    "stats/sequential requests_to_alarm: evidence >= ": "differs at equality, by rounding",
+    "stats/trinomial : _SPACING = 0.037 ->": "a grid that is about as fine",
+    "stats/trinomial : _REACH = 9.0 ->": "what lies there is below any precision",
+    "stats/trinomial : _ROUNDING = 1e-09 ->": "less than the precision of a bound",
+    "stats/trinomial : _STEPS = 13 ->": "a step more is as good",
+    "stats/trinomial _test: (-8.0, 0.0) ->": "the search ends alike",
+    "stats/trinomial _test: -8.0 ->": "the search ends alike",
+    "stats/trinomial _test: 16 + math.ceil(4 * math.sqrt(n)) -> 17": "a share more is tried",
+    "stats/trinomial _test: 4 * math.sqrt(n) -> 5": "more shares are tried",
+    "stats/trinomial _test: _tried(_region(n, alpha, middle), alpha, few) <= delta ->": (
+        "differs at equality, by rounding"
+    ),
+    "stats/trinomial _test: drop_size((found := _region(n, alpha, low)), alpha) > delta ->": (
+        "differs at equality, by rounding"
+    ),
+    "stats/trinomial _test: low < -40 -> low <=": "differs at equality, by rounding",
+    "stats/trinomial _test: -40 -> -41": "as far from any rejection",
+    "stats/trinomial _tried: n_points + 2 -> n_points + 3": "a share more is tried",
+    "stats/trinomial _tried: 1:-1 -> 2:-1": "a share less is tried",
+    "stats/trinomial _tried: -1 -> -2": "a share less is tried",
+    "stats/trinomial drop_passes: _tried(most, alpha, 96) ->": "a share more is tried",
+    "stats/trinomial drop_size: max(16, math.ceil(math.pi / 2 * math.sqrt(n) / _SPACING)) ->": (
+        "even one question has more points"
+    ),
+    "stats/trinomial drop_limit: -0.999 ->": "the limit lies above",
+    "stats/trinomial drop_limit: high - low > 0.0001 -> high - low >=": (
+        "differs at equality, by rounding"
+    ),
+    "stats/trinomial drop_limit: quick=True ->": "slower, and as good",
+    "stats/trinomial limit_of_pairs: -1e-12 ->": "as near to 0",
+    "stats/trinomial _chance: rows = 24 ->": "another number of neighbours is as good",
+    "stats/trinomial _likely: 1 - high -> 1 + high": "a wider range",
+    "stats/trinomial _likely: 1 - high -> 2 - high": "a wider range",
+    "stats/trinomial _likely: 1 - low -> 1 + low": "a wider range",
+    "stats/trinomial _likely: 1 - low -> 2 - low": "a wider range",
+    "stats/trinomial _likely: max(high * (1 - high), low * (1 - low), 0.0) ->": "a wider range",
+    "stats/trinomial _likely: math.sqrt(n * max(high * (1 - high), low * (1 - low), 0.0)) + 1 -> "
+    "math.sqrt(n * max(high * (1 - high), low * (1 - low), 0.0)) + 2": "a wider range",
+    "stats/trinomial _likely: math.sqrt(n) / 2 -> math.sqrt(n) * 2": "a wider range",
+    "stats/trinomial _likely: math.sqrt(n) / 2 + 2 -> math.sqrt(n) / 2 + 3": "a wider range",
+    "stats/trinomial _likely: low < 0.5 < high -> low <= 0.5": "both ranges are wide enough there",
+    "stats/trinomial _likely: low < 0.5 < high -> low < 0.5 <=": (
+        "both ranges are wide enough there"
+    ),
+    "stats/trinomial _region: _score(middle, changed - middle, n, alpha) <= critical ->": (
+        "differs at equality, by rounding"
+    ),
+    "stats/trinomial _score: np.maximum(variance, 1e-300) ->": "a variance of 0 in any case",
     "stats/exchangeability : _REMEMBERED = 8192 ->": "what is cached changes no number",
     "serving/audits Auditor: secrets.token_bytes(32) ->": "a byte more is as good",
     "policy/file _check_strings: wide = 0 -> wide = 1": "a byte less is as good",

@@ -23,6 +23,7 @@ from stopadvisor.engines.live import LiveRequest
 from stopadvisor.engines.openai.served_model import ServedModel
 from stopadvisor.ground.errors import EngineError, ModelError, PolicyError
 from stopadvisor.policy.frozen import load_policy
+from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.serving.gateway.forward import Forwarder
 from stopadvisor.serving.gateway.server import serve
 from stopadvisor.serving.metrics import Metrics
@@ -272,7 +273,9 @@ def test_bytes_are_not_touched(server: OddServer, gateway: RunningGateway) -> No
 def test_a_prompt_leaves_room_for_all_thinking(
     gateway: RunningGateway, more: int, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    room = lambda model, prompt_ids, plan: plan.max_think + more  # noqa: E731
+    def room(model: ServedModel, prompt_ids: Any, plan: ProbePlan) -> int:
+        return plan.max_think + more
+
     monkeypatch.setattr(ServedModel, "thinking_room", room)
     assert gateway.ask(chat_body()).way == way
 

@@ -9,9 +9,11 @@ import resource
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
+from starlette.routing import Router
 
 from stopadvisor.ground.errors import EngineError
 from stopadvisor.runs.ladder import Rung
@@ -35,8 +37,8 @@ async def _never(upstream: Upstream) -> bool:
 def pool_of(
     log: io.StringIO,
     *,
-    check: Callable[[Upstream], Awaitable[None]] = _never,
-    glance: Callable[[Upstream], Awaitable[bool]] = _never,
+    check: Callable[[Upstream], Awaitable[Any]] = _never,
+    glance: Callable[[Upstream], Awaitable[Any]] = _never,
 ) -> Pool:
     metrics = Metrics(CollectorRegistry())
     names = ["http://a/v1", "http://b/v1"]
@@ -236,11 +238,11 @@ def test_clients_get_the_files_that_the_rest_leaves(
 def test_a_request_may_have_two_connections_to_its_upstream(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    seen: list[int] = []
-    monkeypatch.setattr(server, "most_connections", lambda upstream: seen.append(upstream) or 20)
+    monkeypatch.setattr(server, "most_connections", lambda upstream: 1000 - upstream)
     settings = GatewaySettings(Path("policy.json"), upstreams=("http://a/v1",), concurrency=7)
-    server.GatewayServer.of(server.Router(), settings)
-    assert seen == [14]
+    state = server.GatewayServer.of(Router(), settings).server_state
+    assert isinstance(state, server.ConnectionLimit)
+    assert state._most == 1000 - 14
 
 
 @pytest.mark.parametrize(

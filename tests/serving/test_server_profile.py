@@ -17,11 +17,24 @@ from tests.serving.virtual_server import Costs, VirtualServer, run_virtually
 BATCHES = (1, 8)
 
 
+class Counted(Progress):
+    """Keeps how much of how much is done."""
+
+    done = total = 0
+
+    def begin(self, title: str, total: int, done: int = 0) -> None:
+        self.total = total
+
+    def advance(self, traces: int, tokens: int) -> None:
+        self.done += traces
+
+
 def profiled(server: VirtualServer) -> ServingProfile:
     """Profile a server whose time is made up."""
-    client = cast(Client, server)
-    work = profile_server(client, BATCHES, Progress(), engine="vllm")
-    return run_virtually(work)
+    client, progress = cast(Client, server), Counted()
+    found = run_virtually(profile_server(client, BATCHES, progress, engine="vllm"))
+    assert progress.done == progress.total > 0
+    return found
 
 
 def test_the_costs_of_a_server_come_back() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pytest
 from scipy import stats
 
 from stopadvisor.stats.exchangeability import ExchangeabilityTest, coarse
@@ -51,9 +52,24 @@ def test_a_state_goes_on() -> None:
     assert other.capital == test.capital
 
 
+def test_the_capital_is_the_simple_jumpers() -> None:
+    """Bet by bet on ranks that are counted, as the page says: a hundredth changes sides."""
+    rng = np.random.default_rng(2)
+    reference, values = rng.integers(0, 40, 50).tolist(), rng.integers(5, 60, 200).tolist()
+    test, seen, bets = ExchangeabilityTest(reference), [*map(coarse, reference)], np.full(3, 1 / 3)
+    for value, tie in zip(values, rng.random(200).tolist(), strict=True):
+        level = coarse(value)
+        seen.append(level)
+        larger, equal = (np.array(seen) > level).sum(), (np.array(seen) == level).sum()
+        p = (larger + tie * equal) / len(seen)
+        bets = (0.99 * bets + 0.01 * bets.sum() / 3) * (1 + np.array([-1, 0, 1]) * (p - 0.5))
+        assert test.update(value, tie) == test.capital == pytest.approx(bets.sum(), rel=1e-12)
+
+
 def test_the_scale_keeps_the_order() -> None:
     values = [-300.0, -1.0, -0.1, -0.001, 0.0, 0.001, 0.1, 0.5, 1.0, 7.0, 8.0, 4_000.0]
     scaled = [coarse(value) for value in values]
     assert scaled == sorted(scaled)
     assert [level for level in scaled if level == 0] == [coarse(0.0)], "zero stands alone"
     assert coarse(100.0) != coarse(112.0)
+    assert [coarse(value) for value in (-3.0, -1.0, 0.0, 1.0, 3.0)] == [-17, -9, 0, 9, 17]

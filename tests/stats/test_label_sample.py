@@ -28,6 +28,7 @@ DELTA = 0.05
 CELLS = [
     (12, 1, 0.3, 0.1),
     (20, 4, 0.2, 0.05),
+    (20, 2, 0.12, 0.1),  # not one may be lost
     (40, 5, 0.1, 0.05),
     (60, 8, 0.15, 0.1),
     (90, 30, 0.1, 0.05),
@@ -99,6 +100,10 @@ def test_a_reference_value() -> None:
     most = most_lost_labelled(n, labels, alpha, DELTA)
     assert most[[20, 30, 35, 40, 50, 60, 80, 120]].tolist() == [29, 29, 25, 22, 17, 13, 9, 5]
     assert sample_limit(15, 53, n, labels, DELTA) == pytest.approx(0.0966, abs=2e-4)
+    passed = [sample_passes(29, d, n, labels, alpha, DELTA) for d in (30, 31, n)]
+    assert passed == [True, False, False]
+    with pytest.raises(ValueError, match="read-only"):
+        most[0] = 0
 
 
 def test_what_it_cannot_take_is_refused() -> None:

@@ -114,6 +114,16 @@ def test_a_state_goes_on_to_the_last_digit() -> None:
     assert (other.e_value, other.detector) == (process.e_value, process.detector)
 
 
+def test_an_alarm_takes_the_mean_of_all_bets() -> None:
+    """One bet that won 25 times its stake is none; and nothing overflows."""
+    lost = [-50.0] * 4
+    for won, e_value, is_broken in ((25, 5, False), (125, 25, True), (99, 19.8, False)):
+        process = AuditProcess(TEST, 100, [math.log(won), *lost])
+        assert process.e_value == pytest.approx(e_value)
+        assert process.is_broken == is_broken
+    assert AuditProcess(TEST, 100, [900.0, *lost]).e_value == math.exp(700)
+
+
 def test_replicas_are_joined_request_by_request() -> None:
     one, other = AuditProcess(TEST), AuditProcess(TEST)
     for process, quiet, shares in ((one, 300, [0.05, 0.05]), (other, 500, [0.05, 0.1, 0.1])):
@@ -137,8 +147,9 @@ def test_replicas_are_joined_request_by_request() -> None:
     [
         ({"alpha": 0.0}, r"alpha must lie in \(0, 1\), got 0.0"),
         ({"alpha": 1.0}, r"alpha must lie in \(0, 1\), got 1.0"),
-        ({"delta": 1.5}, r"delta must lie in \(0, 1\), got 1.5"),
+        ({"delta": 1.0}, r"delta must lie in \(0, 1\), got 1.0"),
         ({"least_share": 0.0}, r"audit share must lie in \(0, 1\], got 0.0"),
+        ({"least_share": 1.01}, r"audit share must lie in \(0, 1\], got 1.01"),
         ({"change": 1.0}, "change must be above 1"),
         ({"change": math.inf}, "change must be above 1"),
     ],

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from itertools import pairwise
+
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -11,7 +14,14 @@ from scipy import stats
 from stopadvisor.ground.arrays import BoolArray, IntArray
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.stats import trinomial
-from stopadvisor.stats.trinomial import drop_limit, drop_passes, drop_power, drop_size, most_lost
+from stopadvisor.stats.trinomial import (
+    drop_limit,
+    drop_passes,
+    drop_power,
+    drop_size,
+    limit_of_pairs,
+    most_lost,
+)
 
 
 def rejects(most: IntArray, lost: IntArray, gained: IntArray) -> BoolArray:
@@ -69,6 +79,8 @@ def test_no_mean_of_alpha_or_more_is_rejected_more_often_than_delta(
         (12, 0.3, 0.2, [1, 2, 3, 3, 4, 5, 5, 5, 4, 3, 2, 1, 0]),
         (12, -0.3, 0.2, [-1, -1, -1, -1, -1, -1, 0, 0, 1, 2, 2, 1, 0]),
         (20, 0.1, 0.1, [-1, 0, 1, 1, 2, 2, 3, 4, 4, 5, 6, 6, 7, 7, 6, 5, 4, 3, 2, 1, 0]),
+        (2, 0.5, 0.3, [0, 0, 0]),
+        (1, 0.5, 0.5, [-1, 0]),
     ],
 )
 def test_reference_values(n: int, alpha: float, delta: float, most: list[int]) -> None:
@@ -77,7 +89,39 @@ def test_reference_values(n: int, alpha: float, delta: float, most: list[int]) -
     The share gained under the null is searched for on the likelihood, the region widened step by
     step until it is monotone, and its size summed over all outcomes on a grid of 400 shares.
     """
-    assert most_lost(n, alpha, delta).tolist() == most
+    found = most_lost(n, alpha, delta)
+    assert found.tolist() == most
+    with pytest.raises(ValueError, match="read-only"):
+        found[0] = 0
+
+
+@pytest.mark.parametrize(("n", "alpha"), [(12, 0.3), (12, -0.3)])
+def test_the_bound_between_grid_points_is_that_of_the_notes(n: int, alpha: float) -> None:
+    """With the chances of another library, and the quadratic inequality solved by numpy."""
+    most, top = most_lost(n, alpha, 0.2), (1 - abs(alpha)) / 2
+    points = math.ceil(math.pi / 2 * math.sqrt(n) / 0.037)
+    shares = top * np.sin(np.linspace(0, math.pi / 2, points)) ** 2
+    shares[0], shares[-1] = 1e-3 / n, top - 1e-3 / n
+    assert shares[0] < shares[1] / 2
+    lost, gained = max(alpha, 0.0), max(-alpha, 0.0)
+    at = [chance(most, n, q + lost, q + gained) for q in shares]
+    bounds = [chance(most, n, lost, shares[0] + gained), chance(most, n, shares[-1] + lost, top)]
+    for k, (left, right) in enumerate(pairwise(shares)):
+        information = 1 / (left + lost) + 1 / (left + gained) + 2 / (top - right)
+        curvature = (right - left) ** 2 / 8 * math.sqrt(2 * n * (n - 1)) * information
+        bounds.append(max(np.roots([1, -curvature, -max(at[k : k + 2])])) ** 2)
+    found = drop_size(trinomial._test(n, alpha, 0.2), alpha)
+    assert found == pytest.approx(max(bounds), abs=2e-9)
+
+
+def test_the_power_where_no_reply_changes() -> None:
+    certain = [drop_power(n, alpha, 0.2, 0.0, 0.0) for n, alpha in ((12, 0.3), (12, -0.3))]
+    assert [*certain, drop_power(2, 0.5, 0.3, 0.0, 0.0)] == [1.0, 0.0, 1.0]
+
+
+def test_the_limit_of_pairs_is_that_of_both_less_none() -> None:
+    assert [limit_of_pairs(alpha) for alpha in (0.15, 0.75)] == pytest.approx([-0.7, 0.5])
+    assert -1e-6 < limit_of_pairs(0.5) < 0, "the test cannot take 0"
 
 
 @pytest.mark.parametrize(("n", "alpha"), [(12, 0.1), (75, 0.05), (240, 0.02), (240, -0.02)])
