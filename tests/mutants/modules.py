@@ -449,6 +449,54 @@ EQUIVALENT: dict[str, str] = {
     ),
     "policy/stepper _position_values: position > 1 -> position >= 1": "the logarithm of 1 is 0",
     "policy/stepper Stepper.observe: rise > 0.0 -> rise >= 0.0": "a rise of 0 gives a score of 0",
+    "policy/consistency : _MAX_GOLDEN_STEPS = 4096 ->": "a step more is as good",
+    "policy/consistency _check_golden: len(steps) <= _MAX_GOLDEN_STEPS -> len(steps) <": (
+        "a step less is as good"
+    ),
+    "policy/consistency _check_stop: abs_tol=1e-12 ->": "so near 0 is 0",
+    "policy/consistency check_trigger: default=0 ->": "a position is always given",
+    "policy/terms : _MOST_GOLDEN = 32 ->": "an example more is as good",
+    "policy/terms : _MOST_STEPS = 1024 ->": "a step more is as good",
+    "policy/evidence : value <= 100 + 1e-06 -> value <": "differs at equality, by rounding",
+    "policy/evidence check_expected: ends[0] - _SLACK <= value <= ends[1] + _SLACK ->": (
+        "differs at equality, by rounding"
+    ),
+    "policy/evidence _check_shares: abs(share * n - round(share * n)) <= _SLACK ->": (
+        "differs at equality, by rounding"
+    ),
+    "policy/evidence _check_shares: accuracy <= 1 - risk + _SLACK ->": (
+        "differs at equality, by rounding"
+    ),
+    "policy/evidence _check_shares: full >= risk - _SLACK ->": "differs at equality, by rounding",
+    "policy/evidence _check_shares: accuracy >= full - risk - _SLACK ->": (
+        "differs at equality, by rounding"
+    ),
+    "policy/evidence _check_interval: max(abs(below), abs(above)) <= _TAIL * _SLACK_OF_TAILS ->": (
+        "differs at equality, by rounding"
+    ),
+    "policy/file read_bytes: getattr(os, 'O_NONBLOCK', 0) ->": "Linux has it",
+    "policy/file : _LINE = 100 ->": "a column more is as good",
+    "policy/file _written: indent + len(line) < _LINE -> indent + len(line) <=": (
+        "a column more is as good"
+    ),
+    "policy/file _written: allow_nan=False ->": "what is no number gets no digest before",
+    "policy/file _check_strings: len(text) <= MAX_TEXT -> len(text) <": (
+        "no text in it is longer than the whole"
+    ),
+    "policy/file _check_strings: text.find('\\\\', start, end) >= 0 ->": (
+        "a policy does not begin with a text"
+    ),
+    "policy/requests _question: :12 -> :13": "the name of its question is not used",
+    "policy/shown server_words: top_k or 0 -> top_k or 1": "vLLM gives more than either by itself",
+    "runs/replies : 2 ** 40 ->": "longer than any trace is as good",
+    "runs/replies ReplyRecord.answered: len(samples) > 1 -> len(samples) >= 1": (
+        "a single sample is its own plurality"
+    ),
+    "runs/replies ReplyRecord.answered: made if len(samples) > 1 else 0 ->": (
+        "a single sample is its own plurality"
+    ),
+    "runs/replies reply_table: -1 -> -2": "no answer is any negative number",
+    "runs/storage write_json_atomically: indent=1 ->": "a wider indent reads alike",
     "policy/golden _edge: high - low < _DISTANCE ->": "so near the threshold is near enough",
     "policy/golden _ranges: trigger.stop_at - 1 -> trigger.stop_at - 2": (
         "an example at the threshold is searched for a token nearer"

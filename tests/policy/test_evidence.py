@@ -46,7 +46,10 @@ def test_a_transfer_names_as_fit_questions_what_its_source_saw() -> None:
         ({"calibration_accuracy": 1.0}, "calibration_accuracy", "at most 1 - calibration_risk"),
         ({"calibration_risk": 0.0}, "calibration_risk", r"certificate.losses / n \(5 / 80\)"),
         ({"calibration_total_saving_pct": 99.9}, "calibration_total_saving_pct", "a value within"),
-        ({"calibration_think_saving_pct": 101.0}, "calibration_think_saving_pct", "at most 100"),
+        ({"calibration_accuracy": 0.900001}, "calibration_accuracy", "a count out of 80"),
+        ({"calibration_think_saving_pct": 100.0001}, "calibration_think_saving_pct", "at most 100"),
+        ({"fit_risk": 1.5}, "fit_risk", "a number from -1 to 1"),
+        ({"fit_risk": -1.5}, "fit_risk", "a number from -1 to 1"),
         ({"saving_by_serving": {"kv-fork": 200.0}}, "saving_by_serving.kv-fork", "at most 100"),
         ({"calibration_total_saving_band95": [31.0, 20.0]}, "total_saving_band95", "lower first"),
         ({"test_risk": 0.1, "test_accuracy": 0.95}, "test_accuracy", "at most 1 - test_risk"),
@@ -130,6 +133,13 @@ def test_shares_may_be_as_far_apart_as_counts_can(lost: int, right: int, full: i
     tested = {"test_n": 80, "test_risk": lost / 80, "test_accuracy": right / 80}
     tested |= {"test_full_accuracy": full / 80}
     built(example_content(expected=EXPECTED | NO_TEST_SAVING | tested))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"calibration_think_saving_pct": 100.0}, {"fit_risk": 1.0}, {"fit_risk": -1.0}]
+)
+def test_figures_may_be_as_large_as_they_can(changes: dict[str, float]) -> None:
+    built(example_content(expected=EXPECTED | changes))
 
 
 @pytest.mark.parametrize(("right", "moved"), [(0, (1,)), (4, (0, 1)), (80, (0,))])

@@ -99,6 +99,7 @@ def test_anyone_can_read_the_file(tmp_path: Path) -> None:
     lines = text.splitlines()
     assert lines[:3] == ["{", ' "schema": 3,', f' "digest": "{content["digest"]}",']
     assert max(map(len, lines)) < 120  # and a diff shows what changed
+    assert '\n "certificate": {\n  "alpha": ' in text
     other = file_bytes(content | {"max_think": 513}) != file_bytes(content)
     assert other
 

@@ -77,6 +77,34 @@ def test_a_file_may_have_this_many_values_at_most(
         decode(data)
 
 
+def test_a_text_may_have_this_many_bytes_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = file_bytes(BUILT | {"chat_template_kwargs": {"x": "y" * 5000}})
+    monkeypatch.setattr(file, "MAX_TEXT", 5000)
+    assert decode(data)["kind"] == "stop"
+    monkeypatch.setattr(file, "MAX_TEXT", 4999)
+    with pytest.raises(PolicyError, match="at most 4999 bytes, one has 5000"):
+        decode(data)
+
+
+def test_texts_with_escapes_have_this_many_bytes_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wide(text: str) -> tuple[bytes, int]:
+        """A file with this text, and how much of it is counted."""
+        data = file_bytes(BUILT | {"chat_template_kwargs": {"x": text}})
+        monkeypatch.setattr(file, "_MAX_WIDE", 0)
+        with pytest.raises(PolicyError, match="texts with escapes") as caught:
+            decode(data)
+        return data, int(str(caught.value).rpartition(" ")[2])
+
+    monkeypatch.setattr(file, "MAX_TEXT", 5000)
+    data, most = wide("é" + "y" * 2000)
+    assert most == wide("y" * 2000)[1] + len(r'"\u00e9"') + 2000
+    monkeypatch.setattr(file, "_MAX_WIDE", most)
+    assert decode(data)["kind"] == "stop"
+    monkeypatch.setattr(file, "_MAX_WIDE", most - 1)
+    with pytest.raises(PolicyError, match=f"at most {most - 1} bytes in all, got {most}"):
+        decode(data)
+
+
 def test_golden_answers_have_this_many_characters_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     content = built(example_content())
     cost = sum(len(step["answer"]) for entry in content["golden"] for step in entry["steps"])

@@ -132,6 +132,7 @@ def _trigger(name: str, **changes: Any) -> dict[str, Any]:
         (_change(losses=81), "at most certificate.n"),
         (_change(upper=1.5), "from 0 to 1"),
         (_change(reference="gold"), "one of 'natural'"),
+        (_change(differs_upper=5 / 80), "above 0.0625"),
         (_change(looks=0), "integer from 1"),
         (family_content("confidence") | {"threshold": -0.105}, "gives"),
         (family_content("confidence") | {"decision_threshold": 1e6}, "inf"),
@@ -155,7 +156,7 @@ def _trigger(name: str, **changes: Any) -> dict[str, Any]:
         (_trigger("stride", markers=[[1]]), "an empty list for"),
         (_trigger("stride", first=113), "at most the cap 112"),
         (_trigger("stride", first=None, every=113), "at most the cap 112"),
-        (_trigger("stride", every=1, cap=10**6), "<= 65536 strides"),
+        (_trigger("stride", every=1, cap=65537), "<= 65536 strides"),
         (_trigger("stride-stop", cap=120), "'trigger.cap': expected stop_at"),
         (_trigger("grid-stop", stop_at=96), "the last budget 128"),
         (_trigger("grid-stop", cap=128), "null for kind 'grid'"),
@@ -219,6 +220,11 @@ def test_fields_at_odds_are_refused(content: dict[str, Any], expected: str) -> N
 def test_limits_of_a_trigger_may_be_reached(name: str, changes: dict[str, Any]) -> None:
     content = _trigger(name, **changes) | {"max_think": None}
     check_trigger(example_terms(**content))
+
+
+def test_limits_of_one_field_by_another_may_be_reached() -> None:
+    built(example_content(max_think=128))  # its last budget
+    built(_change(alpha_over_full_accuracy=0.15))  # nothing was wrong
 
 
 def test_a_rule_without_log_probabilities_needs_none() -> None:

@@ -17,7 +17,15 @@ import pytest
 from stopadvisor.ground.errors import OutputError, ProbeError
 from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.runs.directory import RunDirectory
-from stopadvisor.runs.manifest import build_manifest, engine_of, identity_of, run_id, run_path
+from stopadvisor.runs.manifest import (
+    build_manifest,
+    differences,
+    engine_of,
+    identity_of,
+    run_id,
+    run_path,
+    short,
+)
 from stopadvisor.runs.storage import lock_directory, write_json_atomically
 from stopadvisor.workload.questions import PARTS, read_workload
 from tests.probes.test_records import record
@@ -88,12 +96,16 @@ def test_another_version_of_the_engine_may_continue_a_run_and_is_recorded(tmp_pa
     again = RunDirectory.load(run.path)
     assert engine_of(again.manifest)["engine_version"] == "1, 2"
     assert again.note_versions(later["engine"]) is None
+    third = {**manifest["engine"], "engine_version": "3"}
+    for _ in range(2):
+        again.note_versions(third)
+    assert engine_of(RunDirectory.load(run.path).manifest)["engine_version"] == "1, 2, 3"
     with pytest.raises(ProbeError, match=r"holds another run: engine\.dtype"):
         RunDirectory.resume(tmp_path, {**later, "engine": {**later["engine"], "dtype": "bfloat16"}})
 
 
 def test_a_run_keeps_the_id_that_0_1_0_gave_it(tmp_path: Path) -> None:
-    manifest = make_manifest(tmp_path)
+    manifest = make_manifest(tmp_path, template="{question} Réponse :")
     identity = {**identity_of(manifest), "engine": manifest["engine"]}
     text = json.dumps(identity, sort_keys=True)
     old = {**manifest, "id": hashlib.sha256(text.encode()).hexdigest()[:8]}
@@ -131,6 +143,22 @@ def test_another_manifest_in_the_same_folder_names_the_fields(
     other = make_manifest(tmp_path, plan=replace(PLAN, cap=32))
     with pytest.raises(ProbeError, match=r"plan\.cap: 48 there, 32 now; choose another --out"):
         RunDirectory.resume(run.path, other)
+
+
+def test_of_many_fields_that_differ_three_are_named(run: RunDirectory, tmp_path: Path) -> None:
+    three = replace(PLAN, cap=32, answer_cap=64, cue="?")
+    for plan, more in ((three, "now; choose"), (replace(three, max_think=512), r"\(and 1 more\)")):
+        with pytest.raises(ProbeError, match=more):
+            RunDirectory.resume(run.path, make_manifest(tmp_path, plan=plan))
+
+
+def test_values_that_differ_are_named_up_to_40_characters() -> None:
+    for value in ("é" * 37, "é" * 38):
+        assert short(value) == f'"{value}"'
+    assert short("é" * 39) == '"' + "é" * 36 + "..."
+    ours = {"a": {"b": 1, "c": None}, "e": 3}
+    found = list(differences(ours, {"a": {"b": 1}, "d": [2], "e": {"f": 1}}))
+    assert found == ["d: [2] there, null now", 'e: {"f": 1} there, 3 now']
 
 
 def test_resume_finds_its_own_run_or_none(run: RunDirectory, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from stopadvisor.workload.logged import LogContent, LogOptions
 SMALL = Rung("small", (1.0, 0.5, 2.0), model="tiny")
 LARGE = Rung("large", (3.0, 1.0, 4.0), reasoning_effort="high")
 TWO = Ladder((SMALL, LARGE))
+THREE = Ladder((SMALL, Rung("middle", (2.0, 0.5, 3.0)), LARGE))
 VOTE = Ladder((Rung("vote", (1.0, 0.0, 1.0), repeat=5),))
 
 
@@ -206,6 +207,45 @@ def test_without_gold_agreement_with_the_reference_counts(tmp_path: Path) -> Non
     assert source.part("fit").correct.tolist() == [[True, True], [False, True]]
 
 
+def of_three(name: str, answers: str, **more: Any) -> dict[str, Any]:
+    rungs = [
+        reply(rung.name, answer, 10 * (k + 1), prompt_tokens=k + 4)
+        for k, (rung, answer) in enumerate(zip(THREE.rungs, answers, strict=True))
+    ]
+    rungs[-1] |= more
+    return {"id": name, "rungs": rungs}
+
+
+def test_the_last_of_several_rungs_is_the_reference(tmp_path: Path) -> None:
+    lines = [of_three("a", "122"), of_three("b", "211"), of_three("c", "121")]
+    table = run_of(tmp_path, [*lines, of_three("d", "211", finished=False)], THREE).part("fit")
+    assert table.correct.tolist() == [
+        [False, True, True],
+        [False, True, True],
+        [True, False, True],
+        [False, False, True],  # nothing agrees with a reply that was cut
+    ]
+    assert table.truncated.tolist() == [False, False, False, True]
+    assert table.rungs is not None
+    assert table.rungs.is_reference.tolist() == [[False, False, True]] * 4
+    assert table.prompt_tokens.tolist() == [4] * 4
+    assert table.natural_tokens.tolist() == [30] * 4
+
+
+def test_every_rung_is_graded_by_gold(tmp_path: Path) -> None:
+    table = run_of(tmp_path, [of_three("a", "121") | {"gold": "1"}], THREE).part("fit")
+    assert table.correct.tolist() == [[True, False, True]]
+    assert table.rungs is not None
+    assert table.rungs.served.tolist() == [[True] * 3]
+
+
+def test_of_two_samples_that_differ_the_first_is_served(tmp_path: Path) -> None:
+    pair = Ladder((Rung("pair", (1.0, 0.0, 1.0), repeat=2),))
+    rungs = [reply("pair", answer, seconds=0) for answer in "12"]
+    (record,) = recorded(tmp_path / "r.jsonl", [{"id": "q", "rungs": rungs}], pair).records
+    assert [each and each.answer for each in record.answered()] == ["1", "1"]
+
+
 def test_the_fingerprint_covers_what_replies_cost(tmp_path: Path) -> None:
     found = []
     for tokens in (10, 11):
@@ -273,11 +313,13 @@ def test_logs_of_rungs_are_joined_by_question(tmp_path: Path) -> None:
         (3, 2, 32, 12),  # what was written is in it, what was read is not
         (3, 0, None, 12),  # nothing tells
         (3, 0, 0, 12),
+        (9, 0, 29, 9),  # the caches held all of it
         (12, 0, 29, 21),  # more than the input could hold
+        (None, 0, 29, 9),
     ],
 )
 def test_cached_tokens_of_a_log_are_counted_once(
-    tmp_path: Path, cached: int, written: int, total: int | None, prompt: int
+    tmp_path: Path, cached: int | None, written: int, total: int | None, prompt: int
 ) -> None:
     usage = {"input_tokens": 9, "output_tokens": 20, "total_tokens": total}
     usage |= {"input_tokens_cache_read": cached, "input_tokens_cache_write": written}
@@ -286,7 +328,7 @@ def test_cached_tokens_of_a_log_are_counted_once(
     found = logs_of(tmp_path, TWO, small=small, large=large_ones())
     replies = [record.rungs[0] for record in found.records]
     assert {(r.prompt_tokens, r.cached_tokens, r.completion_tokens) for r in replies} == {
-        (prompt, cached, 20)
+        (prompt, cached or 0, 20)
     }
 
 
