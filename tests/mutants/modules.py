@@ -486,6 +486,13 @@ EQUIVALENT: dict[str, str] = {
     "policy/file _check_strings: text.find('\\\\', start, end) >= 0 ->": (
         "a policy does not begin with a text"
     ),
+    "policy/climber Judged: gives_up: bool = False ->": "it is always given",
+    "policy/climber Climber.certain: len(self._columns) - 1 -> len(self._columns) + 1": (
+        "no more replies are named than there are"
+    ),
+    "policy/climber Climber._score: log_odds(logprob) if 'answer_log_odds' in rule.features else": (
+        "no term reads it"
+    ),
     "policy/requests _question: :12 -> :13": "the name of its question is not used",
     "policy/shown server_words: top_k or 0 -> top_k or 1": "vLLM gives more than either by itself",
     "runs/replies : 2 ** 40 ->": "longer than any trace is as good",

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from stopadvisor.ground.errors import PolicyError
+from stopadvisor.ground.fields import MOST_TOKENS
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import policy_plan
 from stopadvisor.policy.rung_policies import check_rungs
+from stopadvisor.policy.stepper import log_odds
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.rules.climb import RUNG_FEATURES, Climb
 from stopadvisor.runs.ladder import Ladder, Rung, ladder_of
@@ -203,17 +205,98 @@ def test_the_last_cheap_rung_gives_nothing_up() -> None:
 
 def test_a_reply_that_was_cut_scores_nothing_and_climbs() -> None:
     climber = policy_of(APART, "rung-confidence", (0, 1), -0.2).climb()
-    judged = climber.observe(finished=False, completion_tokens=5)
+    judged = climber.observe(finished=False, completion_tokens=0)
     assert (judged.serve, judged.score) == (False, 0.0)
 
 
-def test_full_budget_asks_the_reference_alone() -> None:
-    rungs = [rung.to_policy() for rung in VOTE.rungs]
+def test_a_sure_reply_has_a_log_probability_of_0_and_the_reference_needs_none() -> None:
+    sure, unsure = (policy_of(APART, "rung-confidence", (0,), -0.2).climb() for _ in range(2))
+    assert sure.ask is not None
+    assert sure.ask.needs_logprob
+    assert sure.observe(finished=True, completion_tokens=5, answer="1", mean_logprob=0.0).serve
+    assert not unsure.observe(finished=False, completion_tokens=5).serve
+    assert unsure.ask is not None
+    assert not unsure.ask.needs_logprob
+    judged = unsure.observe(finished=True, completion_tokens=5, answer="1")
+    assert (judged.serve, judged.score) == (True, 0.0)
+
+
+def test_a_reply_at_the_level_is_not_given_up_and_one_at_the_threshold_is_served() -> None:
+    given: dict[str, Any] = {"on_give_up": "escalate", "give_up": [-0.7]}
+    climber = policy_of(APART, "rung-confidence", (0, 1), -0.2, **given).climb()
+    at_level, at_threshold = (
+        climber.observe(finished=True, completion_tokens=5, answer="1", mean_logprob=logprob)
+        for logprob in (-0.7, -0.2)
+    )
+    assert (at_level.serve, at_level.gives_up) == (False, False)
+    assert at_threshold.serve
+
+
+@pytest.mark.parametrize(
+    ("level", "cap"), [(-float(MOST_TOKENS), MOST_TOKENS), (-1.0, 1), (0.0, 1)]
+)
+def test_a_cap_is_of_one_token_at_least(level: float, cap: int) -> None:
+    ask = policy_of(APART, "cap", (0,), level).climb().ask
+    assert ask is not None
+    assert (ask.max_tokens, ask.needs_logprob) == (cap, False)
+
+
+def test_of_a_path_the_step_in_use_counts() -> None:
+    path = [[-0.1], [-0.3], [-0.5]]
+    levels = {"on_give_up": "reply", "give_up": [-0.6, -0.8, -1.0]}
+    ladder = {"path": path, **levels}
+    content = ladder_content("rung-confidence", ladder)
+    assert (content["decision_threshold"], content["task"]) == (2.0, "numeric")
+    policy = policy_from(content)
+    for logprob, serve, gives_up in ((-0.2, True, False), (-0.7, False, False), (-0.9, True, True)):
+        judged = policy.climb().observe(
+            finished=True, completion_tokens=5, answer="1", mean_logprob=logprob
+        )
+        assert (judged.serve, judged.gives_up) == (serve, gives_up)
+
+
+def test_a_learned_score_is_the_sum_of_its_terms() -> None:
+    linear = {"features": ["answer_log_odds"], "mean": [0.5], "scale": [2.0], "coef": [3.0]}
+    content = ladder_content("rung-learned", {"path": [[0.1]]}, **linear, intercept=0.0)
+    climber = policy_from(content).climb()
+    assert climber.ask is not None
+    assert climber.ask.needs_logprob
+    judged = climber.observe(finished=True, completion_tokens=5, answer="1", mean_logprob=-0.4)
+    assert judged.score == pytest.approx(3.0 * (log_odds(-0.4) - 0.5) / 2.0)
+
+
+def test_whatever_the_reply_of_a_rung_says_it_is_served_at_0() -> None:
+    judged = policy_of(APART, "rung", (0,), 0.0).climb().observe(
+        finished=True, completion_tokens=5, answer="1"
+    )
+    assert (judged.serve, judged.score) == (True, 0.0)
+
+
+def full_budget(ladder: Ladder, **changes: Any) -> Policy:
+    rungs = [rung.to_policy() for rung in ladder.rungs]
     nothing = ("family", "threshold", "decision_threshold", "trigger", "certificate", "expected")
     content = ladder_content("cap") | dict.fromkeys((*nothing, "calibration_features"))
     content |= {"kind": "full-budget", "order": []}
-    content["ladder"] = {"rungs": rungs, "asked": [], "path": []}
-    climber = policy_from(content).climb()
+    content["ladder"] = {"rungs": rungs, "asked": [], "path": [], **changes}
+    return policy_from(content)
+
+
+@pytest.mark.parametrize("changes", [{"asked": [0]}, {"path": [[-1.0]]}, {"on_give_up": "reply"}])
+def test_full_budget_has_no_rule(changes: dict[str, Any]) -> None:
+    with pytest.raises(PolicyError, match="expected empty for kind 'full-budget'"):
+        full_budget(VOTE, **changes)
+
+
+def test_of_two_samples_that_differ_the_first_is_served() -> None:
+    climber = full_budget(Ladder((Rung("pair", (1.0, 0.0, 1.0), repeat=2),))).climb()
+    first, second = (
+        climber.observe(finished=True, completion_tokens=5, answer=answer) for answer in "12"
+    )
+    assert (first.serve, second.serve, second.reply) == (False, True, 0)
+
+
+def test_full_budget_asks_the_reference_alone() -> None:
+    climber = full_budget(VOTE).climb()
     assert [ask.sample for ask in climber.certain] == [0, 1, 2, 3, 4], "at once, if one likes"
     found = []
     for answer in ("1", "2", "2", "1", "3"):
@@ -231,6 +314,7 @@ def test_full_budget_asks_the_reference_alone() -> None:
         ({"mean_logprob": None}, "mean_logprob must be finite"),
         ({"mean_logprob": 0.1}, "mean_logprob must be finite"),
         ({"mean_logprob": float("nan")}, "mean_logprob must be finite"),
+        ({"mean_logprob": float("-inf")}, "mean_logprob must be finite"),
     ],
 )
 def test_a_reply_that_cannot_be_is_refused(changes: dict[str, Any], message: str) -> None:
@@ -262,7 +346,7 @@ def test_a_reply_that_cannot_be_is_refused(changes: dict[str, Any], message: str
         ("ladder.give_up", [0.0, 0.0, 0.0], "levels with on_give_up"),
         ("decision_threshold", 4.0, "a step of ladder.path, 1 to 3"),
         ("decision_threshold", 1.5, "a step of ladder.path, 1 to 3"),
-        ("order", [9.0, 2.0], "numbers of steps"),
+        ("order", [5.0, 2.0], "numbers of steps"),
         ("trigger.kind", "none", "expected a number for kind 'none'"),
         ("family", "confidence", "a ladder for trigger.kind 'ladder'"),
         ("family", "rung-learned", "at least one for family"),
