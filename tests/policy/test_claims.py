@@ -67,6 +67,18 @@ def test_a_share_of_delta_is_held_to_its_own_limit() -> None:
         built(_with(chain_delta=0.025))
 
 
+def test_the_last_planned_look_is_one_of_them() -> None:
+    shared = 0.05 / 3
+    looks = {"looks": 3, "planned_looks": 3, "chain_delta": shared}
+    upper = upper_limit(5, 80, shared)
+    built(_with(**looks, upper=upper, alpha=0.2, alpha_over_full_accuracy=0.3))
+
+
+def test_no_certificate_is_left_where_its_looks_used_all_confidence_up() -> None:
+    with pytest.raises(PolicyError, match=r"confidence': expected 1 - delta .*, got 0\.0"):
+        built(_with(looks=20, earlier_deltas=[0.05] * 19, confidence=0.0))
+
+
 DROP = {"loss": "drop", "losses": 9, "gained": 5, "n": 240, "alpha": 0.05, "upper": 0.0498}
 
 
@@ -85,12 +97,13 @@ def limit(**changes: Any) -> dict[str, Any]:
         ({"n": 20_001}, "expected at most 20000 with a drop"),
         ({"n": 20_000, "losses": 5_000}, "5000 lost and 5 gained of 20000 do not show"),
         ({"losses": 240, "gained": 0, "alpha": 0.9999}, "240 lost and 0 gained of 240 do not show"),
-        ({"gained": 235}, "expected at most certificate.n .240., got 244"),
+        ({"gained": 232}, "expected at most certificate.n .240., got 241"),
         ({"loss": "regret"}, "'certificate.loss': expected one of 'lost', 'differs', 'drop'"),
     ],
 )
 def test_a_drop_is_held_to_its_exact_test(changes: dict[str, Any], message: str) -> None:
-    assert built(_with(**DROP))
+    for gained in (5, 231):
+        assert built(_with(**DROP | {"gained": gained}))
     with pytest.raises(PolicyError, match=message):
         built(_with(**DROP | changes))
 
@@ -199,6 +212,7 @@ SAMPLE = {"differing": 12, "planned_labels": 12, "labelled": 12, "losses": 1, "a
         ({"n": 20_001}, "certificate.n': expected at most 20000 with a sample, got 20001"),
         ({"n": 20_000, "planned_labels": 20_000}, r"less than certificate.n \(20000\), got 20000"),
         ({"planned_labels": 80}, r"less than certificate.n \(80\), got 80"),
+        ({"differing": 80}, "1 of 12 labelled of 80 that differ among 80 do not show a share"),
         ({"differing": 81}, r"differing': expected at most certificate.n \(80\), got 81"),
         ({"losses": 13}, "losses': expected at most the labelled of 12 that differ, got 13"),
         ({"differing": 3, "losses": 4}, "at most the labelled of 3 that differ, got 4"),

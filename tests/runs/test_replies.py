@@ -218,7 +218,11 @@ def of_three(name: str, answers: str, **more: Any) -> dict[str, Any]:
 
 def test_the_last_of_several_rungs_is_the_reference(tmp_path: Path) -> None:
     lines = [of_three("a", "122"), of_three("b", "211"), of_three("c", "121")]
-    table = run_of(tmp_path, [*lines, of_three("d", "211", finished=False)], THREE).part("fit")
+    source = run_of(tmp_path, [*lines, of_three("d", "211", finished=False)], THREE)
+    defaults, table = default_settings(source), source.part("fit")
+    prices = defaults["weights"]
+    assert (prices.prefilled, prices.cached, prices.decoded) == LARGE.price
+    assert defaults["loss"] == "differs"
     assert table.correct.tolist() == [
         [False, True, True],
         [False, True, True],
