@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from stopadvisor.ground.arrays import BoolArray
-from stopadvisor.stats.adaptive_labels import LabelTest, asking_order, forecast, walk
-from stopadvisor.stats.bounds import StopCurve, max_losses
+from stopadvisor.ground.arrays import BoolArray, FloatArray
+from stopadvisor.stats import adaptive_labels
+from stopadvisor.stats.adaptive_labels import (
+    AskingPlan,
+    LabelTest,
+    asking_order,
+    forecast,
+    preferred_sample,
+    walk,
+)
+from stopadvisor.stats.bounds import Certified, NotCertified, StopCurve, max_losses
 
 RUNS = 1500
 
@@ -109,6 +119,16 @@ def test_nothing_is_asked_for_while_few_replies_differ() -> None:
     assert end.saving([small(most=4)]) == 9.0
 
 
+def test_only_what_saves_something_is_asked_for_or_counts() -> None:
+    none = np.zeros(4, dtype=bool)
+    for savings, asks in (([-3.0, -2.0, -1.0], False), ([-3.0, -2.0, 0.05], True)):
+        test = LabelTest(small().differs, small().lost, 1, np.array(savings))
+        assert (walk([test], none, np.arange(4)).wanted is not None) is asks
+        assert [test.saving(index) for index in (-1, 0)] == [0.0, 0.0]
+    assert [small().saving(index) for index in range(3)] == [1.0, 5.0, 9.0]
+    assert walk([], none, np.arange(4)).saving([]) == 0.0
+
+
 def test_a_question_is_asked_for_where_it_differs_in_the_order_that_was_fixed() -> None:
     none = np.zeros(4, dtype=bool)
     for order, wanted in (([2, 1, 0, 3], 1), ([3, 0, 1, 2], 0)):
@@ -165,3 +185,102 @@ def test_a_forecast_is_near_what_further_labels_bring() -> None:
     assert 0.8 < expected / came < 1.25
     expected, came = np.array(savings).mean(axis=0)
     assert 0.8 < expected / came < 1.25
+
+
+@dataclass
+class Shares:
+    """Draws these shares of right answers, and questions that are right with share 1 alone."""
+
+    shares: Sequence[float]
+    prior: tuple[float, float] = (0.0, 0.0)
+
+    def beta(self, right: float, wrong: float, size: int) -> FloatArray:
+        assert size == len(self.shares)
+        self.prior = (right, wrong)
+        return np.array(self.shares)
+
+    def random(self, size: int) -> FloatArray:
+        return np.full(size, 0.5)
+
+
+def test_a_forecast_continues_the_walk_with_what_may_be_right() -> None:
+    rng: Any = Shares([1.0, 1.0, 1.0, 1.0, 0.0])
+    none, order = np.zeros(4, dtype=bool), np.array([3, 2, 1, 0])
+    said = forecast([small()], none, order, rng=rng, n_draws=5)
+    assert rng.prior == (1, 1)
+    # Two labels end it where they are lost, and three pass all thresholds where nothing is.
+    assert (said.labels, said.saving_pct, said.saving_pp) == (2.2, 1.0, pytest.approx(8.0 / 5))
+    assert said.likely.tolist() == [1, 0]
+    rng = Shares([0.0])
+    said = forecast([small()], none, order, rng=rng, n_draws=1)
+    assert said.likely.tolist() == [3, 2, 1]
+
+
+def test_how_often_a_differing_reply_is_lost_is_learned_from_labels_of_those_that_differ() -> None:
+    differs = np.array([[0, 1], [1, 1], [0, 1], [0, 0], [0, 1]], dtype=bool)
+    lost = np.array([[0, 1], [0, 0], [0, 1], [0, 0], [0, 1]], dtype=bool)
+    test = LabelTest(differs, lost, 1, np.array([1.0, 2.0]))
+    rng: Any = Shares([0.0])
+    known = np.array([True, True, True, True, False])
+    forecast([test], known, np.arange(5), rng=rng, n_draws=1)
+    assert rng.prior == (1 + 2, 1 + 1)
+
+
+# --- A sample of the differing replies ------------------------------------------------------------
+
+
+def test_all_labels_count_unless_fewer_than_questions_are_planned() -> None:
+    differs = np.ones((4, 2), dtype=bool)
+    for labels, counted in ((None, 4), (4, 4), (5, 4), (3, 3)):
+        plan = AskingPlan(np.arange(4), labels)
+        assert plan.is_sample is (counted == 3)
+        assert plan.labelled(differs).sum(axis=0).tolist() == [counted] * 2
+        assert plan.most(differs, 0.5, 0.0).tolist() == [-1] * 2, "no confidence is left"
+    assert AskingPlan(np.arange(4)).most(differs, 0.5, 0.7).tolist() == [max_losses(4, 0.5, 0.7)] * 2
+
+
+@pytest.mark.parametrize("labels", [30, None])
+def test_a_sequence_is_tested_up_to_its_first_failure(labels: int | None) -> None:
+    plan, differs = AskingPlan(np.arange(90), labels), np.arange(90)[:, None] < [10, 12, 14]
+    most = int(plan.most(differs, 0.1, 0.05)[0])
+
+    def tested(*lost: int) -> Certified | NotCertified:
+        return plan.certify(differs, np.arange(90)[:, None] < np.array(lost), 0.1, 0.05)
+
+    found = tested(most - 1, most, most + 1)
+    assert isinstance(found, Certified)
+    assert (found.index, found.n, found.losses) == (1, 90, most)
+    assert (found.differing, found.planned_labels) == (12, labels or 90)
+    found = tested(most, most + 1, most)
+    assert isinstance(found, Certified)
+    assert (found.index, found.losses, found.differing) == (0, most, 10)
+    found = tested(most + 1, 0, 0)
+    assert isinstance(found, NotCertified)
+    assert f"already loses {most + 1} of the 10 labelled of 10 replies" in found.reason
+    assert f"at most {most} are allowed" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("planned", "saved", "preferred"),
+    [
+        (5, {10: 20.0, 3: 20.4, 5: 20.3}, None),
+        (5, {10: 20.0, 3: 20.6, 5: 20.4}, 3),
+        (5, {10: 20.0, 3: 20.4, 5: 20.6}, 5),
+        (1, {10: 20.0, 1: 21.0}, 1),
+        (10, {10: 20.0, 6: 21.0}, 6),
+    ],
+)
+def test_a_sample_has_to_lead_by_half_a_point(
+    planned: int, saved: dict[int, float], preferred: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def walked(tests: Sequence[LabelTest], *_: Any, budget: int) -> Any:
+        assert budget == planned
+        (test,) = tests
+        return SimpleNamespace(saving=lambda _: saved[int(test.differs.sum())])
+
+    monkeypatch.setattr(adaptive_labels, "walk", walked)
+    everyone = np.ones((7, 1), dtype=bool)
+    found = preferred_sample(
+        everyone, np.ones(1), (10, planned), (0.3, 0.05), rng=np.random.default_rng(1)
+    )
+    assert found == preferred

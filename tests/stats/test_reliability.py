@@ -43,9 +43,16 @@ def test_agrees_with_scikit_learn(seed: int) -> None:
     assert auroc(chance, outcome) == pytest.approx(roc_auc_score(outcome.ravel(), chance.ravel()))
 
 
+def test_ranks_by_hand() -> None:
+    scores = np.array([0.2, 0.5, 0.5])
+    assert auroc(scores, np.array([False, True, False])) == 0.75
+    assert auroc(scores, np.array([True, False, True])) == 0.25
+    assert reliability(np.array([0.0, 1.0]), np.array([False, True])).ece == 0.0
+
+
 def test_what_cannot_be_said_is_not_said() -> None:
     assert auroc(np.array([0.1, 0.9]), np.array([True, True])) is None
     assert auroc(np.array([0.1, 0.9]), np.array([False, False])) is None
-    for chance in ([], [1.2], [float("nan")]):
+    for chance in ([], [1.2], [-0.2], [float("nan")]):
         with pytest.raises(CalibrationError, match="probabilities in 0 … 1"):
             reliability(np.array(chance), np.zeros(len(chance), bool))
