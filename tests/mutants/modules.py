@@ -34,6 +34,13 @@ EQUIVALENT: dict[str, str] = {
     "stats/bounds : _MOST_LABELS = 1000000 ->": "a size more is as good",
     "stats/bounds labels_needed: 2 * high -> 3 * high": "ends alike",
     "stats/bounds labels_needed: high - low > 1 -> high - low > 2": "ends alike",
+    "stats/bounds labels_needed: high > 0 -> high >= 0": "nobody loses less than nothing",
+    "stats/bounds labels_needed: needed <= _MOST_LABELS ->": "a size less is as good",
+    "stats/bounds _last_size: losses + 1 -> losses - 1": "ends alike",
+    "stats/bounds _last_size: 2 * (losses + 1) -> 3": "ends alike",
+    "stats/bounds _last_size: losses + 1 -> losses + 2 (2)": "ends alike",
+    "stats/bounds _last_size: max(2 * (losses + 1), 1) -> max(2 * (losses + 1), 2)": "ends alike",
+    "stats/bounds _last_size: 2 * high -> 3 * high": "ends alike",
     "stats/intervals : MOST_BLOCKS = 2000 ->": "a block more is as good",
     "stats/intervals ratio_interval: np.abs(distance) <= 1e-09 * abs(ratio) ->": (
         "at the limit itself only where both are 0, as it is set to"
@@ -509,6 +516,15 @@ EQUIVALENT: dict[str, str] = {
     ),
     "policy/claims _check_binomial: binomial_tail(losses, n, high) <= delta <= "
     "binomial_tail(losses, n, low) -> binomial_tail(": "differs at equality, by rounding",
+    "serving/vllm/engine_model EngineModel.live: self, trace": "it is always given",
+    "serving/vllm/engine_model EngineModel.force: (0.0, 0.0, 0.0) -> (0.0, ": (
+        "no rule reads them that asks for no figures"
+    ),
+    "serving/vllm/self_test _SelfTest._thought: 2 * self.most -> 3 * self.most": (
+        "another place to wait at"
+    ),
+    "serving/vllm/self_test _SelfTest._aborted: seldom=False ->": "either way it has to end",
+    "serving/vllm/route _PolicyResponse: status_code: int = 200 ->": "replies bring their own",
     "policy/requests _question: :12 -> :13": "the name of its question is not used",
     "policy/shown server_words: top_k or 0 -> top_k or 1": "vLLM gives more than either by itself",
     "runs/replies : 2 ** 40 ->": "longer than any trace is as good",

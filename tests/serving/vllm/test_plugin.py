@@ -133,6 +133,7 @@ class Foreseen(Exception):
         ("/passed", 200, "passthrough; reason=n; digest=12345678"),
         ("/refused", 400, "passthrough; reason=error; digest=12345678"),
         ("/failed", 500, "policy; reason=error; digest=12345678"),
+        ("/broken", 200, "passthrough; reason=error; digest=12345678"),
         ("/other", 500, None),
     ],
 )
@@ -147,11 +148,19 @@ def test_every_reply_carries_the_header(path: str, status: int, value: str | Non
         request.scope[_ROUTE] = "policy"
         raise RuntimeError("unforeseen")
 
+    class Broken(Response):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            raise RuntimeError("unforeseen")
+
+    async def broken(request: Request) -> Response:
+        return Broken()
+
     async def handle(request: Request, error: Exception) -> Response:
         code = 400 if isinstance(error, Foreseen) else 500
         return JSONResponse({"error": type(error).__name__}, status_code=code)
 
-    handlers = {"/passed": passed, "/refused": refused, "/failed": failed}
+    handlers = {"/passed": passed, "/refused": refused, "/failed": failed, "/broken": broken}
     app = Starlette(
         routes=[
             *(Route(f"{at}/v1/chat/completions", handler) for at, handler in handlers.items()),

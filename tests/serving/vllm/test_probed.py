@@ -44,6 +44,16 @@ def test_impossible_tokens_leave_no_slack_behind() -> None:
     assert 0.0 <= more <= slack + 1e-12 < 0.001
 
 
+def test_bounds_by_hand() -> None:
+    rows = [Position(math.log(p), [math.log(p), math.log(0.2)]) for p in (0.5, 0.6)]
+    left, last = [0.3, 0.2], -math.log(0.2)
+    least = [(rest - 1e-5) * last for rest in left]
+    most = [(rest + 1e-5) * math.log(98 / (rest + 1e-5)) for rest in left]
+    more, slack = Likeliest(100, 2).rest(rows)
+    assert more == pytest.approx((sum(least) + sum(most)) / 4)
+    assert slack == pytest.approx((sum(most) - sum(least)) / 4)
+
+
 def flat(*rows: tuple[list[int], list[float]]) -> FlatLogprobs:
     found = FlatLogprobs()
     for row in rows:
@@ -59,7 +69,9 @@ def test_figures_are_those_of_the_tokens_that_count() -> None:
     assert own == -0.5
     assert of_two == pytest.approx(0.5 * math.exp(-0.5) + 1.5 * math.exp(-1.5))
     assert tail == pytest.approx(1 - math.exp(-0.5) - math.exp(-1.5))
-    assert figures(positions(found, [7, 9], 0))[1][0] == -2.0
+    alone = positions(found, [7, 9], 0)
+    assert [row.likeliest for row in alone] == [[], []]
+    assert figures(alone)[1][0] == -2.0
 
 
 @pytest.mark.parametrize("k", [3, -1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +25,14 @@ from stopadvisor.serving.vllm.route import PolicyRoute
 from tests.engines.fake_server import Story
 from tests.engines.test_live import LENGTH, NEVER
 from tests.serving.gateways import WATCHED, Answer
-from tests.serving.vllm.fake_engine import QUESTION, FakeEngine, policy_of, route_at
+from tests.serving.vllm.fake_engine import (
+    FACTS,
+    QUESTION,
+    FakeEngine,
+    bound_at,
+    policy_of,
+    route_at,
+)
 
 PASSED: dict[str, Any] = {"id": "of vLLM"}
 
@@ -153,6 +161,25 @@ def test_a_prompt_that_leaves_less_than_the_caps_is_passed_on() -> None:
     client = client_of(FakeEngine(), context=470)
     assert asyncio.run(client.ask(asked())) == PASSED
     assert "reason=room" in client.header
+
+
+@pytest.mark.parametrize(("more", "reason"), [(0, "covered"), (-1, "room")])
+def test_a_prompt_may_be_as_long_as_the_caps_leave(more: int, reason: str) -> None:
+    prompt = len(bound_at(FakeEngine()).model.chat.prompt_ids(QUESTION))
+    taken = FACTS.context - bound_at(FakeEngine()).longest_prompt
+    client = client_of(FakeEngine(), context=taken + prompt + more)
+    asyncio.run(client.ask(asked()))
+    assert f"reason={reason}" in client.header
+
+
+@pytest.mark.parametrize(("fields", "route"), [({}, "policy"), ({"n": 2}, "passthrough")])
+def test_times_begin_with_the_request(fields: dict[str, int], route: str) -> None:
+    client = client_of(FakeEngine())
+    began = time.perf_counter()
+    asyncio.run(client.ask(asked(**fields)))
+    took = time.perf_counter() - began
+    for name in ("e2e_request_latency", "overhead"):
+        assert 0.0 < counted(client, f"stopadvisor_{name}_seconds_sum", route=route) <= took
 
 
 def test_thinking_and_probes_stand_in_the_clients_trace() -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from stopadvisor.ground.errors import ModelError
 from stopadvisor.serving.vllm import self_test
-from stopadvisor.serving.vllm.self_test import try_engine
+from stopadvisor.serving.vllm.engine_model import Position
+from stopadvisor.serving.vllm.self_test import _SelfTest, try_engine
 from tests.serving.vllm.fake_engine import FACTS, bound_at
 from tests.serving.vllm.test_parity import ModelClient
 
@@ -75,3 +76,90 @@ def test_an_engine_that_changed_does_not_serve(
     monkeypatch.setattr(self_test, "_TOKENS", 48 if change == "no abort" else 18)
     with pytest.raises(ModelError, match=message):
         tried(Changed(change))
+
+
+class Recorded(ModelClient):
+    """Notes what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[tuple[str, int, Mapping[str, Any]]] = []
+        """Kind, number of ids, and parameters."""
+
+    async def generate(
+        self, ids: Any, parameters: Mapping[str, Any], name: str, **options: Any
+    ) -> AsyncGenerator[Any, None]:
+        kind = name.removeprefix("stopadvisor-self-test-")
+        self.sent.append((kind, len(ids), parameters))
+        async for output in super().generate(ids, parameters, name, **options):
+            yield output
+
+    def of(self, kind: str) -> list[Mapping[str, Any]]:
+        """Parameters of the requests of a kind."""
+        return [parameters for name, _, parameters in self.sent if name == kind]
+
+
+def test_each_request_is_greedy_and_goes_on_to_its_last_token() -> None:
+    client = Recorded()
+    tried(client)
+    kinds = ("whole", "think", "think", "merged", "part", "abort-think")
+    asked = [kind for kind, _, _ in client.sent if not kind.startswith("probe")]
+    assert asked == list(kinds)
+    for kind in kinds:
+        for parameters in client.of(kind):
+            assert parameters["ignore_eos"]
+            assert (parameters["temperature"], parameters["repetition_penalty"]) == (0.0, 1.0)
+    assert ["stream_interval" in parameters for parameters in client.of("think")] == [False, True]
+    lengths = {kind: length for kind, length, _ in client.sent}
+    (whole,), (part,) = client.of("whole"), client.of("part")
+    assert lengths["part"] - lengths["whole"] == whole["max_tokens"] // 2
+    assert part["max_tokens"] == 2
+
+
+@pytest.mark.parametrize(("most", "asked"), [(-1, 2), (0, 0), (1, 1), (5, 2)])
+def test_no_more_log_probabilities_are_asked_for_than_the_engine_gives(
+    most: int, asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(self_test, "_TOKENS", 6)
+    client: Any = Recorded()
+    asyncio.run(try_engine(bound_at(client, max_logprobs=20).model, FACTS.context, most))
+    assert {parameters["logprobs"] for parameters in client.of("whole")} == {asked}
+
+
+def test_four_tokens_after_the_prompt_are_room_enough() -> None:
+    client: Any = Recorded()
+    model = bound_at(client, max_logprobs=20).model
+    prompt = len(model.chat.prompt_ids(self_test._QUESTION))
+    asyncio.run(try_engine(model, prompt + 5, 20))
+    assert [parameters["max_tokens"] for parameters in client.of("whole")] == [4]
+    with pytest.raises(ModelError, match="no room to think"):
+        asyncio.run(try_engine(model, prompt + 4, 20))
+
+
+def rows(*likeliest: list[float]) -> list[Position]:
+    return [Position(values[0], values) for values in likeliest]
+
+
+@pytest.mark.parametrize(
+    ("second", "ids", "others", "passes"),
+    [
+        ([-0.1, -2.5], [1, 2, 3], [-0.1, -0.1, -0.2], True),
+        ([-0.7, -0.8], [1, 9, 9], [-0.1, -5.0, -5.0], True),  # two tokens may swap
+        ([-0.1, -2.5], [1, 9, 9], [-0.1, -0.1, -0.2], False),
+        ([-0.1], [1, 9, 9], [-0.1, -0.1, -0.2], False),
+        ([-0.7, -0.8], [1, 9, 9], [-0.6, -0.7, -0.7], False),
+        ([-0.1, -2.5], [9, 2, 3], [-5.0, -0.1, -0.2], True),  # not one token is the same
+    ],
+)
+def test_tokens_are_compared_up_to_the_first_that_may_be_another(
+    second: list[float], ids: list[int], others: list[float], passes: bool
+) -> None:
+    trial = object.__new__(_SelfTest)
+    trial.ids = [1, 2, 3]
+    trial.rows = rows([-0.1, -0.3] if ids[0] == 9 else [-0.1, -2.5], second, [-0.2, -2.5])
+    theirs = rows(*([other, -9.0] for other in others))
+    if passes:
+        trial._hold("it", ids, theirs)
+    else:
+        with pytest.raises(ModelError, match="self-test: it gives"):
+            trial._hold("it", ids, theirs)

@@ -1,0 +1,88 @@
+"""Requests of one model in the engine: what is asked, how urgently, and in how many outputs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stopadvisor.engines.trace import Trace
+from stopadvisor.ground.errors import EngineError
+from stopadvisor.probes.asking import Prompt
+from stopadvisor.serving.vllm.engine_model import EngineModel
+from tests.engines.test_live import NEVER
+from tests.serving.vllm.fake_engine import QUESTION, FakeEngine, bound_at, policy_of
+from tests.serving.vllm.test_route import asked, client_of
+
+
+def begun(model: EngineModel, limit: int | None = None) -> Trace:
+    prompt_ids = model.chat.prompt_ids(QUESTION)
+    return model.begin(prompt_ids, Prompt("a", tuple(QUESTION)), limit)
+
+
+@pytest.mark.parametrize("by_priority", [True, False])
+def test_probes_come_first_where_the_engine_schedules_by_priority(by_priority: bool) -> None:
+    engine = FakeEngine()
+    client = client_of(engine, policy_of(on_stop="answer"), by_priority=by_priority)
+    asyncio.run(client.ask(asked()))
+    found = {kind: priority for kind, _, _, priority in engine.asked}
+    assert found == {"think": 0, "probe": -1 if by_priority else 0, "answer": 0}
+    probe = next(vars(parameters) for kind, _, parameters, _ in engine.asked if kind == "probe")
+    assert probe["temperature"] == 0.0
+    assert "logprobs" not in probe, "the rule reads answers alone"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_thinking_comes_in_few_outputs_where_nobody_waits_for_it(stream: bool) -> None:
+    engine = FakeEngine()
+    asyncio.run(client_of(engine, policy_of(**NEVER, budgets=[4])).ask(asked(stream=stream)))
+    ((outputs, tokens),) = (
+        (engine.outputs[name], engine.decoded[name]) for name in engine.outputs if "think" in name
+    )
+    assert tokens > 20
+    assert outputs == tokens if stream else outputs <= 5
+
+
+def test_a_request_has_its_own_seed_and_may_have_a_limit_in_place_of_the_caps() -> None:
+    model = bound_at(FakeEngine()).model
+    assert model.for_request("one", None).drawn == model.drawn
+    own = model.for_request("two", 7)
+    assert (own.name, own.drawn) == ("two", {**model.drawn, "seed": 7})
+    caps = model.plan.max_think + model.plan.answer_cap + len(model.chat.closer.ids)
+    assert (begun(model).end.most, begun(model, 9).end.most) == (caps, 9)
+
+
+def test_a_trace_that_is_over_is_not_continued() -> None:
+    engine = FakeEngine()
+    model = bound_at(engine).model
+    trace = begun(model)
+    trace.end.over = True
+    assert asyncio.run(model.finish(trace)) == 0
+    assert engine.asked == []
+
+
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        ([([5], "abort")], "gave up a forced answer"),
+        ([([], "stop")], "gave up a forced answer"),
+        ([], "ended a request without an output"),
+    ],
+    ids=["aborted", "empty", "none"],
+)
+def test_a_forced_answer_that_the_engine_gives_up_is_none(
+    outputs: list[tuple[list[int], str]], message: str
+) -> None:
+    async def generate(*_: Any, **__: Any) -> AsyncGenerator[Any, None]:
+        for ids, reason in outputs:
+            new = SimpleNamespace(token_ids=ids, finish_reason=reason, logprobs=None)
+            yield SimpleNamespace(outputs=[new])
+
+    engine: Any = SimpleNamespace(generate=generate)
+    model = replace(bound_at(FakeEngine()).model, engine=engine)
+    with pytest.raises(EngineError, match=message):
+        asyncio.run(model.force(begun(model), 0))
