@@ -266,8 +266,10 @@ def test_a_learned_score_is_the_sum_of_its_terms() -> None:
 
 
 def test_whatever_the_reply_of_a_rung_says_it_is_served_at_0() -> None:
-    judged = policy_of(APART, "rung", (0,), 0.0).climb().observe(
-        finished=True, completion_tokens=5, answer="1"
+    judged = (
+        policy_of(APART, "rung", (0,), 0.0)
+        .climb()
+        .observe(finished=True, completion_tokens=5, answer="1")
     )
     assert (judged.serve, judged.score) == (True, 0.0)
 

@@ -72,7 +72,7 @@ def test_the_task_is_the_policys_or_named_where_it_has_several() -> None:
 
 def test_a_task_without_a_template_is_asked_in_messages_alone() -> None:
     several = example_content(task="mixed", prompt_template={"exact": "Spell {question}"})
-    with pytest.raises(PolicyError, match="has prompt templates for exact, got .* task 'numeric'"):
+    with pytest.raises(PolicyError, match=r"has prompt templates for exact, got .* task 'numeric'"):
         asked("3+4?", several, "numeric")
     assert asked(CHAT, several, "numeric") == ("3+4?", "numeric")
 
@@ -115,7 +115,9 @@ def test_a_plan_may_be_given_another_cap_of_visible_answers() -> None:
 
 def test_a_reply_of_a_rung_costs_what_was_read_cached_and_decoded() -> None:
     rung = Rung("large", (10.0, 1.0, 40.0))
-    answer = RungAnswer(finished=True, prompt_tokens=7, cached_tokens=3, completion_tokens=5).of(rung)
+    answer = RungAnswer(finished=True, prompt_tokens=7, cached_tokens=3, completion_tokens=5).of(
+        rung
+    )
     assert (answer.name, answer.price) == ("large", 4 * 10.0 + 3 * 1.0 + 5 * 40.0)
     down = RungAnswer(finished=False, down="refused")
     assert down.price == down.seconds == down.of(rung).price == 0.0

@@ -71,12 +71,12 @@ def test_folders_are_made_and_files_removed_where_need_be(tmp_path: Path) -> Non
     for _ in range(2):
         make_folder(tmp_path / "a" / "b")
     (tmp_path / "a" / "file").touch()
-    with pytest.raises(OutputError, match="cannot make .*: Not a directory"):
+    with pytest.raises(OutputError, match=r"cannot make .*: Not a directory"):
         make_folder(tmp_path / "a" / "file" / "b")
     for _ in range(2):
         remove_file(tmp_path / "a" / "file")
     assert not (tmp_path / "a" / "file").exists()
-    with pytest.raises(OutputError, match="cannot remove .*: Is a directory"):
+    with pytest.raises(OutputError, match=r"cannot remove .*: Is a directory"):
         remove_file(tmp_path / "a")
 
 
@@ -120,7 +120,7 @@ def test_lines_are_counted_with_and_without_the_last_line_feed(tmp_path: Path) -
     file.write_bytes(b'{"a": 1}\n{"b": 2}')
     assert finished_lines(file) == ([b'{"a": 1}', b'{"b": 2}'], False)
     assert list(finished_objects(file)) == [(f"{file}:1", {"a": 1}), (f"{file}:2", {"b": 2})]
-    with pytest.raises(ProbeError, match="cannot read .*: Is a directory"):
+    with pytest.raises(ProbeError, match=r"cannot read .*: Is a directory"):
         finished_lines(tmp_path)
 
 

@@ -350,7 +350,12 @@ def test_a_line_holds_what_a_reply_took_and_has_one_writer(tmp_path: Path) -> No
             AnswerFile.open(path, "setting").__enter__()
         assert file.done([QUESTION]) == {"a"}
     first, second = read_lines(path)
-    assert (first.stopped, first.correct, first.seconds, first.full) == (True, False, 0.123457, full)
+    assert (first.stopped, first.correct, first.seconds, first.full) == (
+        True,
+        False,
+        0.123457,
+        full,
+    )
     assert (first.decoded_tokens, full.decoded_tokens, full.seconds) == (5, 4, 0.123457)
     assert (second.stopped, second.correct, second.full) == (False, None, None)
 

@@ -230,7 +230,12 @@ def test_a_target_stays_at_its_upstream(base: str) -> None:
 
 def test_what_stays_below_goes_through(server: OddServer, gateway: RunningGateway) -> None:
     seen: list[Seen] = []
-    paths = ["/v1/models/org%2Fname", "/v1/a..b/...?up=../..", "/v1/files/a@b:1?q=%252e", "/v1/a%20b"]
+    paths = [
+        "/v1/models/org%2Fname",
+        "/v1/a..b/...?up=../..",
+        "/v1/files/a@b:1?q=%252e",
+        "/v1/a%20b",
+    ]
     server.odd = {path.partition("?")[0]: says(http_reply(), seen) for path in paths}
     for path in paths:
         assert gateway.get(path).status == 200

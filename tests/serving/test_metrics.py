@@ -70,8 +70,13 @@ def test_a_request_of_which_nothing_is_known_counts_nothing_else() -> None:
     metrics, record = Metrics(CollectorRegistry()), RequestRecord("a")
     metrics.count(record)
     left_out = ("_bucket", "_count", "_created")
-    found = {name: n for name, n in exported(metrics).items() if n and not name[0].endswith(left_out)}
-    requests, responses = ("stopadvisor_requests_total", "", "passthrough"), "stopadvisor_responses_total"
+    found = {
+        name: n for name, n in exported(metrics).items() if n and not name[0].endswith(left_out)
+    }
+    requests, responses = (
+        ("stopadvisor_requests_total", "", "passthrough"),
+        "stopadvisor_responses_total",
+    )
     assert found == {requests: 1, (responses, "0"): 1}
     usage = record.usage()
     assert (usage["prompt_tokens"], usage["total_tokens"]) == (0, 0)

@@ -236,7 +236,9 @@ def test_all_labels_count_unless_fewer_than_questions_are_planned() -> None:
         assert plan.is_sample is (counted == 3)
         assert plan.labelled(differs).sum(axis=0).tolist() == [counted] * 2
         assert plan.most(differs, 0.5, 0.0).tolist() == [-1] * 2, "no confidence is left"
-    assert AskingPlan(np.arange(4)).most(differs, 0.5, 0.7).tolist() == [max_losses(4, 0.5, 0.7)] * 2
+    assert (
+        AskingPlan(np.arange(4)).most(differs, 0.5, 0.7).tolist() == [max_losses(4, 0.5, 0.7)] * 2
+    )
 
 
 @pytest.mark.parametrize("labels", [30, None])

@@ -50,12 +50,16 @@ def read(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> EngineFacts:
     play(monkeypatch, "vllm.renderers.chat_utils", load_chat_template=lambda given: given)
     model = {
         **dict.fromkeys(("tokenizer", "quantization", "override_generation_config")),
-        **{"model": "folder", "max_model_len": 99, "dtype": "torch.bfloat16"},
-        **{"max_logprobs": 5, "generation_config": "auto"},
+        "model": "folder",
+        "max_model_len": 99,
+        "dtype": "torch.bfloat16",
+        "max_logprobs": 5,
+        "generation_config": "auto",
     }
     given = {
         **dict.fromkeys(("served_model_name", "chat_template", "default_chat_template_kwargs")),
-        **{"model": "folder", "api_server_count": None},
+        "model": "folder",
+        "api_server_count": None,
     }
     own = {name: changes.pop(name) for name in list(changes) if name in model}
     asked = {name: changes.pop(name) for name in list(changes) if name in given}
@@ -63,9 +67,7 @@ def read(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> EngineFacts:
     assert not changes
     config = SimpleNamespace(
         model_config=SimpleNamespace(
-            **model | own,
-            get_diff_sampling_param=lambda: sampling,
-            get_vocab_size=lambda: 559,
+            **model | own, get_diff_sampling_param=lambda: sampling, get_vocab_size=lambda: 559
         ),
         structured_outputs_config=SimpleNamespace(reasoning_parser="qwen3"),
         cache_config=SimpleNamespace(enable_prefix_caching=True),

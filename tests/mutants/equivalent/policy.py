@@ -1,0 +1,126 @@
+"""Mistakes in policies that nothing can tell from the original."""
+
+from __future__ import annotations
+
+__all__ = ["EQUIVALENT"]
+
+EQUIVALENT: dict[str, dict[str, str]] = {
+    "policy/claims": {
+        ": _MOST_LIMITS = 64 ->": "a limit more is as good",
+        ": _MOST_LOOKS = 1024 ->": "a look more is as good",
+        ": _ROUNDING = 1e-12 ->": "a billionth is rounding too",
+        "CertificateTerms.risk: self.planned_labels or 1 -> self.planned_labels or 2": (
+            "where differing replies are counted, labels are planned: the check refuses the others"
+        ),
+        "_check_binomial: binomial_tail(losses, n, alpha * (1 + _SLACK)) > delta ->": (
+            "differs at equality, by rounding"
+        ),
+        "_check_binomial: binomial_tail(losses, n, high) <= delta <= binomial_tail(losses, n,"
+        " low) -> binomial_tail(": "differs at equality, by rounding",
+        "_check_looks: chain <= shared + _ROUNDING -> chain <": "differs at equality, by rounding",
+        "check_certificate: limit.upper <= limit.alpha * (1 + _SLACK) -> limit.upper <": (
+            "differs at equality, by rounding"
+        ),
+    },
+    "policy/climber": {
+        "Climber._score: log_odds(logprob) if 'answer_log_odds' in rule.features else": (
+            "no term reads it"
+        ),
+        "Climber.certain: len(self._columns) - 1 -> len(self._columns) + 1": (
+            "no more replies are named than there are"
+        ),
+        "Judged: gives_up: bool = False ->": "it is always given",
+    },
+    "policy/consistency": {
+        ": _MAX_GOLDEN_STEPS = 4096 ->": "a step more is as good",
+        "_check_golden: len(steps) <= _MAX_GOLDEN_STEPS -> len(steps) <": "a step less is as good",
+        "_check_stop: abs_tol=1e-12 ->": "so near 0 is 0",
+        "check_trigger: default=0 ->": "a position is always given",
+    },
+    "policy/evidence": {
+        ": value <= 100 + 1e-06 -> value <": "differs at equality, by rounding",
+        "_check_interval: max(abs(below), abs(above)) <= _TAIL * _SLACK_OF_TAILS ->": (
+            "differs at equality, by rounding"
+        ),
+        "_check_shares: abs(share * n - round(share * n)) <= _SLACK ->": (
+            "differs at equality, by rounding"
+        ),
+        "_check_shares: accuracy <= 1 - risk + _SLACK ->": "differs at equality, by rounding",
+        "_check_shares: accuracy >= full - risk - _SLACK ->": "differs at equality, by rounding",
+        "_check_shares: full >= risk - _SLACK ->": "differs at equality, by rounding",
+        "check_expected: ends[0] - _SLACK <= value <= ends[1] + _SLACK ->": (
+            "differs at equality, by rounding"
+        ),
+    },
+    "policy/file": {
+        ": _LINE = 100 ->": "a column more is as good",
+        "_check_strings: len(text) <= MAX_TEXT -> len(text) <": (
+            "no text in it is longer than the whole"
+        ),
+        "_check_strings: text.find('\\\\', start, end) >= 0 ->": (
+            "a policy does not begin with a text"
+        ),
+        "_check_strings: wide = 0 -> wide = 1": "a byte less is as good",
+        "_written: allow_nan=False ->": "what is no number gets no digest before",
+        "_written: indent + len(line) < _LINE -> indent + len(line) <=": "a column more is as good",
+        "read_bytes: getattr(os, 'O_NONBLOCK', 0) ->": "Linux has it",
+    },
+    "policy/golden": {
+        ": (0.0, 20.0) -> (0.0, 22": "so far is searched for examples at the threshold",
+        ": (0.0, 64.0) -> (0.0, 70": "so far is searched for examples at the threshold",
+        ": -30.0 -> -33": "so far is searched for examples at the threshold",
+        "_clear: 10 * _TOLERANCE -> 11": "a tolerance that is a tenth larger is as good",
+        "_clear: abs(decisions[-1]['score'] - threshold) > 10 * _TOLERANCE ->"
+        " abs(decisions[-1]['score'] - threshold) >=": "differs at equality, by rounding",
+        "_edge: high - low < _DISTANCE ->": "so near the threshold is near enough",
+        "_ranges: steps[-2]['think_tokens'] if len(steps) > 1 else 0 ->": (
+            "an example at the threshold is searched for a token later"
+        ),
+        "_ranges: trigger.stop_at - 1 -> trigger.stop_at - 2": (
+            "an example at the threshold is searched for a token nearer"
+        ),
+    },
+    "policy/requests": {"_question: :12 -> :13": "the name of its question is not used"},
+    "policy/session": {
+        "Session.__init__: self._cut = False -> self._cut = True": (
+            "`end` sets it before anybody reads it"
+        )
+    },
+    "policy/shown": {
+        "server_words: top_k or 0 -> top_k or 1": "vLLM gives more than either by itself"
+    },
+    "policy/stepper": {
+        "Stepper.__init__: self._began = 0 ->": "the first step sets it",
+        "Stepper.__init__: self._confidence = 0.0 ->": "the first step sets it",
+        "Stepper.__init__: self._run = 0 ->": "the first step sets it",
+        "Stepper.observe: -_SLACK <= mean_entropy < math.inf -> +_SLACK": (
+            "`_number` looks again, and takes it"
+        ),
+        "Stepper.observe: -_SLACK <= mean_entropy < math.inf -> -_SLACK < mean": (
+            "`_number` looks again, and takes it"
+        ),
+        "Stepper.observe: -math.inf < mean_logprob <= _SLACK -> +math.inf": (
+            "`_number` looks again, and takes it"
+        ),
+        "Stepper.observe: -math.inf < mean_logprob <= _SLACK -> -math.inf < mean_logprob <"
+        " _SLACK": "`_number` looks again, and takes it",
+        "Stepper.observe: 0 if positions is None else": (
+            "no rule off a grid reads where on one a probe lies"
+        ),
+        "Stepper.observe: 0.0 <= markers < math.inf -> 0.0 < markers": (
+            "`_number` looks again, and takes it"
+        ),
+        "Stepper.observe: 0.0 <= markers < math.inf -> 0.1 <= markers": (
+            "`_number` looks again, and takes it"
+        ),
+        "Stepper.observe: confidence = 0.0 ->": "the rule that reads it sets it",
+        "Stepper.observe: rise > 0.0 -> rise >= 0.0": "a rise of 0 gives a score of 0",
+        "_number: return 0.0 ->": "no rule reads it that was given none",
+        "_position_values: position > 1 -> position >= 1": "the logarithm of 1 is 0",
+    },
+    "policy/terms": {
+        ": _MOST_GOLDEN = 32 ->": "an example more is as good",
+        ": _MOST_STEPS = 1024 ->": "a step more is as good",
+    },
+}
+"""Why, by module and how the description goes on behind it."""

@@ -1,0 +1,174 @@
+"""Mistakes in statistics that nothing can tell from the original."""
+
+from __future__ import annotations
+
+__all__ = ["EQUIVALENT"]
+
+EQUIVALENT: dict[str, dict[str, str]] = {
+    "stats/adaptive_labels": {
+        ": (0.6, 1.0) ->": "a share that is about as good",
+        ": 1 / 2 ->": "another assumption of what nobody knows",
+        ": 1 / 4 ->": "another assumption of what nobody knows",
+        ": 1 / 8 ->": "another assumption of what nobody knows",
+        ": 3 / 4 ->": "another assumption of what nobody knows",
+        ": _AHEAD = 0.5 ->": "a twentieth of a point more is as good",
+        ": _DRAWS = 8 ->": "a draw more is as good",
+        "forecast: often > 0 -> often >= 0": "no draw asks for more than all draws together",
+        "forecast: often[end.asked] += 1 ->": "only their order counts",
+        "forecast: rng.random(known.size) < share ->": "differs with chance 0",
+        "forecast: tests: Sequence[LabelTest]": "a draw more is as good",
+        "preferred_sample: rng.random(n) < share ->": "differs with chance 0",
+        "preferred_sample: saved[best] - saved[0] > ": "differs at equality, by rounding",
+        "preferred_sample: size < n -> size <= n": "a sample of all is none",
+    },
+    "stats/binomial": {
+        "binomial_tail: term < 1e-18 ->": (
+            "what such a term would add is below the precision that is claimed, 1e-10"
+        )
+    },
+    "stats/bounds": {
+        ": _MOST_LABELS = 1000000 ->": "a size more is as good",
+        "_last_size: 2 * (losses + 1) -> 3": "ends alike",
+        "_last_size: 2 * high -> 3 * high": "ends alike",
+        "_last_size: losses + 1 -> losses + 2 (2)": "ends alike",
+        "_last_size: losses + 1 -> losses - 1": "ends alike",
+        "_last_size: max(2 * (losses + 1), 1) -> max(2 * (losses + 1), 2)": "ends alike",
+        "labels_needed: 2 * high -> 3 * high": "ends alike",
+        "labels_needed: high - low > 1 -> high - low > 2": "ends alike",
+        "labels_needed: high > 0 -> high >= 0": "nobody loses less than nothing",
+        "labels_needed: needed <= _MOST_LABELS ->": "a size less is as good",
+    },
+    "stats/exchangeability": {
+        ": _MOST = 1000000000000.0 ->": "a cap that is as good",
+        ": _REMEMBERED = 8192 ->": "what is cached changes no number",
+        "ExchangeabilityTest._place: len(self._places) >= _REMEMBERED ->": (
+            "what is cached changes no number"
+        ),
+        "ExchangeabilityTest.update: capital > _MOST ->": "scaled by 1 then",
+    },
+    "stats/intervals": {
+        ": 1 - 1e-12 -> 1 - 1e-09": "limits are found to 1e-9 of a share at best",
+        ": MOST_BLOCKS = 2000 ->": "a block more is as good",
+        "paired_difference.score: (estimate - difference) * math.sqrt(n / variance) if"
+        " variance > 0 else 0.0 ->": (
+            "without any disagreement: the search needs its sign alone, beside a quantile"
+        ),
+        "paired_difference: score(-_EDGE) > z ->": "differs at equality, by rounding",
+        "paired_difference: score(_EDGE) < -z -> score(_EDGE) <=": (
+            "differs at equality, by rounding"
+        ),
+        "ratio_interval: errors <= 1e-06 * abs(ratio) ->": (
+            "at the limit itself only where both are 0, as it is set to"
+        ),
+        "ratio_interval: np.abs(distance) <= 1e-09 * abs(ratio) ->": (
+            "at the limit itself only where both are 0, as it is set to"
+        ),
+        "saving_band: ddof=1 -> ddof=2": (
+            "deviations are taken in units of the error, and their reach is turned back by it"
+        ),
+        "saving_band: posinf=0.0 -> posinf=0.1": (
+            "a tenth of an error is not among the largest deviations"
+        ),
+    },
+    "stats/label_sample": {
+        ": _BEYOND = 1e-12 ->": "less than the precision of a bound",
+        ": _FIRST = 32 ->": "another grid bounds as well",
+        ": _REACH = 9.0 ->": "what lies there is below what is added for it",
+        ": _STEPS = 14 ->": "a step more is as good",
+        ": _WIDEST = 16.0 ->": "the search ends alike",
+        "_chance: 1 - q -> 1 + q": "a wider range",
+        "_chance: 1 - q -> 2 - q": "a wider range",
+        "_chance: _REACH ** 2 -> _REACH ** 3": "a wider range",
+        "_chance: _REACH ** 2 / 2 -> _REACH ** 2 * 2": "a wider range",
+        "_chance: _REACH ** 2 / 2 -> _REACH ** 2 / 3": (
+            "what lies beyond it is still less than is added for it"
+        ),
+        "_chance: chance + _BEYOND ->": "less than the precision of a bound",
+        "_chance: differing > labels -> differing >= labels": "both formulas give the same there",
+        "_chance: labels + 1 -> labels + 2": "the last column is not read",
+        "_is_at_most: (right / left).min() < 1 + _NARROWEST ->": "differs at equality, by rounding",
+        "_is_at_most: _chances(most, labels, left, alpha / left) > delta ->": (
+            "differs at equality, by rounding"
+        ),
+        "_is_at_most: high > delta ->": "differs at equality, by rounding",
+        "_most_of_all: -1 -> -2": "ends alike",
+        "_most_of_all: binomial_tail(middle, n, alpha) <= delta ->": (
+            "differs at equality, by rounding"
+        ),
+        "most_lost_labelled: (math.inf, 0.0, _WIDEST) ->": "the search ends alike",
+        "most_lost_labelled: labels < n -> labels <= n": "then no reply lies beyond the labels",
+    },
+    "stats/sequential": {
+        ": _MOST_SUM = 1e+300 ->": "as far from any limit",
+        "AuditProcess.has_changed: sum(self.sums) / len(self.sums) >= self.test.change ->": (
+            "differs at equality, by rounding"
+        ),
+        "AuditProcess.is_broken: max(self.logs) >= self._limit ->": (
+            "differs at equality, by rounding"
+        ),
+        "AuditProcess.is_broken: self.e_value >= 1 / self.test.delta ->": (
+            "differs at equality, by rounding"
+        ),
+        "AuditTest: change: float = 100000.0 ->": "whoever watches a promise gives it",
+        "AuditTest: delta: float = 0.05 ->": "whoever watches a promise gives it",
+        "AuditTest: least_share: float = 0.02 ->": "whoever watches a promise gives it",
+        "_root: (1e-12, math.nextafter(1, 0)) ->": "no root lies so low",
+        "_root: 1e-10 * low -> 1.0000000000000001e-07": "precise enough for a share",
+        "_root: 1e-12 + 1e-10 * low -> 1e-09": "precise enough for a share",
+        "_root: excess(high) <= 0 -> excess(high) <": "differs at equality, by rounding",
+        "_root: excess(middle) < 0 -> excess(middle) <=": "differs at equality, by rounding",
+        "_root: high - low > 1e-12 + 1e-10 * low ->": "differs at equality, by rounding",
+        "requests_to_alarm: (300, 2400) ->": "a loss more is as good",
+        "requests_to_alarm: (301, math.inf) ->": "a stream more is as good",
+        "requests_to_alarm: evidence >= ": "differs at equality, by rounding",
+    },
+    "stats/trinomial": {
+        ": _REACH = 9.0 ->": "what lies there is below any precision",
+        ": _ROUNDING = 1e-09 ->": "less than the precision of a bound",
+        ": _SPACING = 0.037 ->": "a grid that is about as fine",
+        ": _STEPS = 13 ->": "a step more is as good",
+        "_chance: rows = 24 ->": "another number of neighbours is as good",
+        "_likely: 1 - high -> 1 + high": "a wider range",
+        "_likely: 1 - high -> 2 - high": "a wider range",
+        "_likely: 1 - low -> 1 + low": "a wider range",
+        "_likely: 1 - low -> 2 - low": "a wider range",
+        "_likely: low < 0.5 < high -> low < 0.5 <=": "both ranges are wide enough there",
+        "_likely: low < 0.5 < high -> low <= 0.5": "both ranges are wide enough there",
+        "_likely: math.sqrt(n * max(high * (1 - high), low * (1 - low), 0.0)) + 1 ->"
+        " math.sqrt(n * max(high * (1 - high), low * (1 - low), 0.0)) + 2": "a wider range",
+        "_likely: math.sqrt(n) / 2 + 2 -> math.sqrt(n) / 2 + 3": "a wider range",
+        "_likely: math.sqrt(n) / 2 -> math.sqrt(n) * 2": "a wider range",
+        "_likely: max(high * (1 - high), low * (1 - low), 0.0) ->": "a wider range",
+        "_region: _score(middle, changed - middle, n, alpha) <= critical ->": (
+            "differs at equality, by rounding"
+        ),
+        "_score: np.maximum(variance, 1e-300) ->": "a variance of 0 in any case",
+        "_test: (-8.0, 0.0) ->": "the search ends alike",
+        "_test: -40 -> -41": "as far from any rejection",
+        "_test: -8.0 ->": "the search ends alike",
+        "_test: 16 + math.ceil(4 * math.sqrt(n)) -> 17": "a share more is tried",
+        "_test: 4 * math.sqrt(n) -> 5": "more shares are tried",
+        "_test: _tried(_region(n, alpha, middle), alpha, few) <= delta ->": (
+            "differs at equality, by rounding"
+        ),
+        "_test: drop_size((found := _region(n, alpha, low)), alpha) > delta ->": (
+            "differs at equality, by rounding"
+        ),
+        "_test: low < -40 -> low <=": "differs at equality, by rounding",
+        "_tried: -1 -> -2": "a share less is tried",
+        "_tried: 1:-1 -> 2:-1": "a share less is tried",
+        "_tried: n_points + 2 -> n_points + 3": "a share more is tried",
+        "drop_limit: -0.999 ->": "the limit lies above",
+        "drop_limit: high - low > 0.0001 -> high - low >=": "differs at equality, by rounding",
+        "drop_limit: quick=True ->": "slower, and as good",
+        "drop_passes: _tried(most, alpha, 96) ->": "a share more is tried",
+        "drop_size: max(16, math.ceil(math.pi / 2 * math.sqrt(n) / _SPACING)) ->": (
+            "even one question has more points"
+        ),
+        "drop_size: open_[0] -> open_[1]": (
+            "the corner is never the highest chance (n to 75, ten alphas, four deltas)"
+        ),
+        "limit_of_pairs: -1e-12 ->": "as near to 0",
+    },
+}
+"""Why, by module and how the description goes on behind it."""
