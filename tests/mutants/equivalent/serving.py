@@ -150,6 +150,18 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "PromiseMonitor.restore: default=0 ->": "there are counts",
     },
     "serving/responder": {": KEEP_ALIVE_SECONDS = 15.0 ->": "a second more is as good"},
+    "serving/serve_settings": {
+        "AuditSettings: at_once: int = 2 ->": "an audit more is as good",
+        "GatewaySettings: check_every: float = 10.0 ->": "a second more is as good",
+        "GatewaySettings: concurrency: int = 512 ->": "a request more is as good",
+        "GatewaySettings: grace: float = 30.0 ->": "three seconds more are as good",
+        "GatewaySettings: retry_timeout: float = 300.0 ->": "half a minute more is as good",
+        "Timeouts: between: float = 60.0 ->": "six seconds more are as good",
+        "Timeouts: connect: float = 2.0 ->": "a fifth of a second more is as good",
+        "Timeouts: first: float = 120.0 ->": "twelve seconds more are as good",
+        "Timeouts: probe: float = 10.0 ->": "a second more is as good",
+        "Timeouts: total: float = 600.0 ->": "a minute more is as good",
+    },
     "serving/server_profile": {
         ": (32, 1024) ->": "a prompt of a token more measures as well",
         ": _ROUNDS = 3 ->": "a round more measures as well",
