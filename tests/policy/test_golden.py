@@ -16,7 +16,7 @@ import pytest
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import Policy, save_policy
 from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger, stride
-from stopadvisor.rules.families import FAMILIES, display_threshold
+from stopadvisor.rules.families import FAMILIES, RUNG_FAMILIES, display_threshold
 from tests.policy_content import (
     TRIGGERS,
     anywhere_content,
@@ -25,6 +25,7 @@ from tests.policy_content import (
     example_content,
     family_content,
     file_bytes,
+    ladder_content,
     open_cue_content,
     trigger_content,
 )
@@ -139,6 +140,23 @@ def test_golden_decisions_show_both_outcomes_and_the_edge(family: str) -> None:
         assert 1e-11 < distance < 1e-6
 
 
+def climbs(family: str) -> dict[str, Any]:
+    """A ladder of nine rungs, which gives up where it can tell an unsure reply."""
+    levels = {
+        "cap": [-30.0 * k for k in range(8)],
+        "rung-agreement": [2.0] * 8,
+        "rung-confidence": [-0.2] * 8,
+    }
+    ladder: dict[str, Any] = {
+        "rungs": [{"name": f"r{k}", "price": [1.0, 1.0, 1.0]} for k in range(9)],
+        "asked": list(range(8)),
+        "path": [levels[family]],
+    }
+    if family == "rung-confidence":
+        ladder |= {"on_give_up": "escalate", "give_up": [-1.0]}
+    return ladder_content(family, ladder)
+
+
 @pytest.mark.parametrize(
     ("family", "expected"),
     [
@@ -151,6 +169,9 @@ def test_golden_decisions_show_both_outcomes_and_the_edge(family: str) -> None:
         ("marker", "57804b212d2130ef"),
         ("marker-stop", "b8519814b1746f6b"),
         ("long grid", "fc57f45cb948b6bf"),
+        ("cap", "0"),
+        ("rung-agreement", "0"),
+        ("rung-confidence", "0"),
     ],
 )
 def test_the_same_rule_shows_the_same_decisions_in_every_version(
@@ -161,6 +182,8 @@ def test_the_same_rule_shows_the_same_decisions_in_every_version(
         content = named(family)
     elif family in TRIGGERS:
         content = built(anywhere_content(family, "agreement"))
+    elif family in RUNG_FAMILIES:
+        content = built(climbs(family))
     else:
         grid = trigger_content(ListedTrigger(tuple(range(0, 400, 8))))
         content = built(family_content("agreement", 1e9) | grid)

@@ -66,6 +66,8 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "read_bytes: getattr(os, 'O_NONBLOCK', 0) ->": "Linux has it",
     },
     "policy/golden": {
+        ": _MOST_GAPS = 64 ->": "so far is searched for examples at the threshold",
+        ": _MOST_REPLY = 65536 ->": "so far is searched for examples at the threshold",
         ": (0.0, 20.0) -> (0.0, 22": "so far is searched for examples at the threshold",
         ": (0.0, 64.0) -> (0.0, 70": "so far is searched for examples at the threshold",
         ": -30.0 -> -33": "so far is searched for examples at the threshold",
