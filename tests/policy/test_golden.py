@@ -143,7 +143,7 @@ def test_golden_decisions_show_both_outcomes_and_the_edge(family: str) -> None:
 def climbs(family: str) -> dict[str, Any]:
     """A ladder of nine rungs, which gives up where it can tell an unsure reply."""
     levels = {
-        "cap": [-30.0 * k for k in range(8)],
+        "cap": [-30.0 * k for k in range(1, 9)],
         "rung-agreement": [2.0] * 8,
         "rung-confidence": [-0.2] * 8,
     }
