@@ -169,9 +169,9 @@ def climbs(family: str) -> dict[str, Any]:
         ("marker", "57804b212d2130ef"),
         ("marker-stop", "b8519814b1746f6b"),
         ("long grid", "fc57f45cb948b6bf"),
-        ("cap", "0"),
-        ("rung-agreement", "0"),
-        ("rung-confidence", "0"),
+        ("cap", "a2c64c6e7a68cb8c"),
+        ("rung-agreement", "b78bdcd390836e02"),
+        ("rung-confidence", "e87811b02b40e231"),
     ],
 )
 def test_the_same_rule_shows_the_same_decisions_in_every_version(

@@ -100,8 +100,8 @@ def test_a_reference_value() -> None:
     most = most_lost_labelled(n, labels, alpha, DELTA)
     assert most[[20, 30, 35, 40, 50, 60, 80, 120]].tolist() == [29, 29, 25, 22, 17, 13, 9, 5]
     assert sample_limit(15, 53, n, labels, DELTA) == pytest.approx(0.0966, abs=2e-4)
-    passed = [sample_passes(29, d, n, labels, alpha, DELTA) for d in (30, 31, n)]
-    assert passed == [True, False, False]
+    passed = [sample_passes(29, d, n, labels, alpha, DELTA) for d in (30, 31, 32, n)]
+    assert passed == [True, True, False, False]
     with pytest.raises(ValueError, match="read-only"):
         most[0] = 0
 

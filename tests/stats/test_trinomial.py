@@ -101,8 +101,7 @@ def test_the_bound_between_grid_points_is_that_of_the_notes(n: int, alpha: float
     most, top = most_lost(n, alpha, 0.2), (1 - abs(alpha)) / 2
     points = math.ceil(math.pi / 2 * math.sqrt(n) / 0.037)
     shares = top * np.sin(np.linspace(0, math.pi / 2, points)) ** 2
-    shares[0], shares[-1] = 1e-3 / n, top - 1e-3 / n
-    assert shares[0] < shares[1] / 2
+    shares[0], shares[-1] = shares[1] / 2, (shares[-2] + top) / 2
     lost, gained = max(alpha, 0.0), max(-alpha, 0.0)
     at = [chance(most, n, q + lost, q + gained) for q in shares]
     bounds = [chance(most, n, lost, shares[0] + gained), chance(most, n, shares[-1] + lost, top)]

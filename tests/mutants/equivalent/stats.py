@@ -123,6 +123,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "requests_to_alarm: evidence >= ": "differs at equality, by rounding",
     },
     "stats/trinomial": {
+        "drop_size: 0.001 / n ->": "half an interval is shorter",
         ": _REACH = 9.0 ->": "what lies there is below any precision",
         ": _ROUNDING = 1e-09 ->": "less than the precision of a bound",
         ": _SPACING = 0.037 ->": "a grid that is about as fine",
