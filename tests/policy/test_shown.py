@@ -36,7 +36,8 @@ def sampling(temperature: float | None, drawn: float | None) -> dict[str, Any]:
 
 
 def engine(dtype: str | None) -> dict[str, Any]:
-    return example_content()["engine"] | {"dtype": dtype}
+    own: dict[str, Any] = example_content()["engine"]
+    return own | {"dtype": dtype}
 
 
 def test_only_a_stack_with_a_server_is_served() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import io
 import json
 import resource
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -97,7 +97,9 @@ def test_a_server_that_is_down_is_checked_more_and_more_seldom() -> None:
 def test_a_server_in_use_is_looked_at_and_checked_where_something_is_wrong() -> None:
     times: list[float] = []
     log = io.StringIO()
-    glances = iter([True, False, EngineError("gone"), *(TimeoutError() for _ in range(3))])
+    glances: Iterator[bool | Exception] = iter(
+        [True, False, EngineError("gone"), *(TimeoutError() for _ in range(3))]
+    )
 
     async def check(upstream: Upstream) -> None:
         times.append(asyncio.get_running_loop().time())
@@ -187,7 +189,8 @@ def test_a_replaced_policy_is_closed_after_its_last_request_and_once() -> None:
 def test_a_list_of_models_is_read_whatever_stands_in_it() -> None:
     data = [{"id": "a", "root": "r", "max_model_len": 9}, {"id": "b"}, {"x": 1}, 7, None]
     assert entries({"data": data}, frozenset("ac")) == {"a": ("r", 9)}
-    for listed in ([], {"data": 3}, {}, None):
+    nothing: tuple[Any, ...] = ([], {"data": 3}, {}, None)
+    for listed in nothing:
         assert entries(listed, frozenset("a")) == {}
 
 

@@ -209,7 +209,8 @@ def test_a_forecast_continues_the_walk_with_what_may_be_right() -> None:
     said = forecast([small()], none, order, rng=rng, n_draws=5)
     assert rng.prior == (1, 1)
     # Two labels end it where they are lost, and three pass all thresholds where nothing is.
-    assert (said.labels, said.saving_pct, said.saving_pp) == (2.2, 1.0, pytest.approx(8.0 / 5))
+    assert (said.labels, said.saving_pct) == (2.2, 1.0)
+    assert said.saving_pp == pytest.approx(8.0 / 5)
     assert said.likely.tolist() == [1, 0]
     rng = Shares([0.0])
     said = forecast([small()], none, order, rng=rng, n_draws=1)
