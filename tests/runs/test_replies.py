@@ -234,6 +234,7 @@ def test_the_last_of_several_rungs_is_the_reference(tmp_path: Path) -> None:
     assert table.rungs.is_reference.tolist() == [[False, False, True]] * 4
     assert table.prompt_tokens is not None
     assert table.prompt_tokens.tolist() == [4] * 4
+    assert table.natural_tokens is not None
     assert table.natural_tokens.tolist() == [30] * 4
 
 
