@@ -60,6 +60,7 @@ def test_every_benchmark_has_a_short_form() -> None:
     assert names == sorted([*SHORT, *SERVED, "probing"])  # that one in test_probing.py
 
 
+@pytest.mark.slow  # one of them imports torch
 @pytest.mark.parametrize("name", SERVED)
 def test_one_that_asks_a_server_can_be_asked_what_it_does(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -245,6 +245,7 @@ def test_interrupted_training_ends_where_it_would_have(
         torch.testing.assert_close(broken[name], weights, atol=1e-3, rtol=0.02)
 
 
+@pytest.mark.integration
 def test_training_begins_with_the_same_batches_and_weights(
     torch: Any, packing: Any, train: Any, tokenizer: Any
 ) -> None:
