@@ -6,6 +6,7 @@ import copy
 import hashlib
 import json
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from stopadvisor.answers.normal_form import GRADER, NORMALIZER
@@ -40,8 +41,13 @@ def terms_of(content: Mapping[str, Any]) -> PolicyTerms:
 
 
 def policy_from(content: Mapping[str, Any]) -> Policy:
-    """Build a policy from its content."""
-    return build_policy(terms_of(content))
+    """Build a policy from its content, once from each, as nothing changes a policy."""
+    return _policy_from(json.dumps(plain(content)))
+
+
+@cache
+def _policy_from(content: str) -> Policy:
+    return build_policy(terms_of(json.loads(content)))
 
 
 def built(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -40,6 +40,7 @@ from tests.policy_content import (
     full_budget_content,
     ladder_content,
     policy_from,
+    terms_of,
     trigger_content,
 )
 
@@ -135,7 +136,7 @@ def test_numpy_values_and_tuples_become_plain() -> None:
     content["budgets"] = np.array(content["budgets"])
     content["split"]["seed"] = np.int64(0)
     content["sampling"]["greedy"] = np.bool_(False)
-    assert built(content) == plain
+    assert frozen.build_policy(terms_of(content)).content == plain
     whole = example_content(
         intercept=1, decision_threshold=2, threshold=display_threshold("learned", 2)
     )
@@ -150,7 +151,7 @@ def test_numpy_values_and_tuples_become_plain() -> None:
 )
 def test_other_objects_are_no_content(value: Any) -> None:
     with pytest.raises(PolicyError, match=r"expected a plain value|levels deep"):
-        built(example_content(chat_template_kwargs={"x": value}))
+        frozen.build_policy(terms_of(example_content(chat_template_kwargs={"x": value})))
 
 
 @pytest.mark.parametrize(
