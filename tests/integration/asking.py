@@ -121,18 +121,19 @@ def differing(policy: Policy, seen: list[Seen], replayed: list[Reply]) -> list[i
     cue = policy_plan(policy).cue
     differ = []
     for number, (found, reply) in enumerate(zip(seen, replayed, strict=True)):
-        stopped = reply.finish == "stopped"
-        assert reply.text is not None
-        details = found.usage["stopadvisor"]
+        text, details = reply.text, found.usage["stopadvisor"]
+        if reply.finish == "stopped":
+            assert text is not None
+            text = forced_content(cue, text)
         alike = (
             found.reasoning == reply.thinking
-            and found.content == (forced_content(cue, reply.text) if stopped else reply.text)
-            and found.finish == "stop"
+            and found.content == text
+            and found.finish == ("length" if reply.finish == "length" else "stop")
             and details["budget"] == reply.budget
             and details["probes"] == reply.n_probes
             and details["probe_tokens"] == reply.probe_tokens
             and found.header == f"policy; reason=covered; digest={policy.digest[:8]}"
-            and (details["discarded_tokens"] > 0) == stopped
+            and (details["discarded_tokens"] > 0) == (reply.finish != "stop")
         )
         differ += [] if alike else [number]
     return differ
