@@ -160,6 +160,8 @@ CURVE = Curve("fixed budget", (0.0, 8.0, 16.0), (10.0, 50.0, 90.0), (0.2, 0.6, 0
 def test_accuracy_between_budgets_is_read_off_the_line(cost: float, accuracy: float | None) -> None:
     found = accuracy_at_cost(CURVE, cost)
     assert found == (None if accuracy is None else pytest.approx(accuracy))
+    level = Curve("fixed budget", CURVE.at, (*CURVE.cost[:2], CURVE.cost[1]), CURVE.accuracy)
+    assert accuracy_at_cost(level, 30.0) == pytest.approx(0.4)
     mixed = Curve("fixed budget", CURVE.at, CURVE.cost[::-1], CURVE.accuracy)
     assert accuracy_at_cost(mixed, cost) is None  # costs out of order
 

@@ -228,8 +228,10 @@ def test_no_saving_is_not_called_a_cost() -> None:
 
 
 def test_a_fixed_budget_that_is_not_worth_it_probes_nothing() -> None:
-    refused = recommend(shape("mixed"), choice(FIXED_BUDGET, fixed=15.3, lower=-1.0))
-    assert "probing" not in refused.reasons[-1]
+    nothing = replace(point(FIXED_BUDGET), fit_total_saving_pct=-0.04)
+    chosen = replace(choice(FIXED_BUDGET, fixed=15.3, lower=-1.0), advised_point=nothing)
+    refused = recommend(shape("mixed"), chosen)
+    assert refused.reasons[-1].endswith("stopping would save nothing: it is not worth it.")
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,13 @@ def test_labels_for_two_traces_lie_between_one_trace_and_half() -> None:
     assert most_lost(60, limit_of_pairs(0.05), 0.05)[60] == 0
 
 
+def test_no_number_is_named_beyond_the_largest_that_is_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("stopadvisor.assessment.limits.MOST_QUESTIONS", 64)
+    assert labels_for(Guarantee("lost", 0.05), 0.05, Shares(0.02), traces=2) is None
+
+
 def test_forecasts_count_two_traces_where_calibration_will(choice: Choice) -> None:
     """They foresee what calibrations gain by a second trace that loses half of it again."""
     n, fit, sequence, rng = 200, choice.fit, choice.sequences[0], np.random.default_rng(3)
