@@ -79,6 +79,7 @@ def test_a_policy_is_confirmed_on_fresh_questions(call: Call) -> None:
     assert found["category_scope"] == "marginal"
     assert found["digest"] == load_policy(POLICY).digest
     assert found["transfer"] is None
+    assert not any("has gold" in remark for remark in found["remarks"])
 
 
 def test_a_contradiction_is_exit_4(call: Call) -> None:
