@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from stopadvisor.answers.grading import open_graders
-from stopadvisor.ground.errors import WorkloadError
+from stopadvisor.ground.errors import GraderError, WorkloadError
 from stopadvisor.runs.imported import write_replies
 from stopadvisor.runs.ladder import Ladder, Rung, ladder_of, read_ladder
 from stopadvisor.runs.prices import default_settings
 from stopadvisor.runs.recording import Recorded
 from stopadvisor.runs.replies import ReplyRecord, read_replies, read_reply_logs
 from stopadvisor.runs.sources import Source, open_source
+from stopadvisor.runs.verdicts import grade_records, ungraded
 from stopadvisor.workload.inspect_log import read_inspect
 from stopadvisor.workload.logged import LogContent, LogOptions
 
@@ -104,6 +106,15 @@ def test_what_a_manifest_holds_of_a_ladder_gives_it_back() -> None:
     asked = [rung.to_dict() | {"temperature": 0} for rung in TWO.rungs]
     # 0.0 would give the run another name.
     assert repr([rung.to_dict() for rung in ladder_of({"rung": asked}, "m").rungs]) == repr(asked)
+
+
+def test_every_rung_but_the_last_may_follow_a_policy_of_its_own() -> None:
+    rungs = [rung.to_dict() | {"reasoning_effort": None} for rung in THREE.rungs]
+    for k in range(2):
+        policies = [row | ({"policy": "p.json"} if j == k else {}) for j, row in enumerate(rungs)]
+        assert ladder_of({"rung": policies}, "m").rungs[k].policy == "p.json"
+    with pytest.raises(WorkloadError, match=r"'rung\[2\]\.policy': expected none on the reference"):
+        ladder_of({"rung": [*rungs[:2], rungs[2] | {"policy": "p.json"}]}, "m")
 
 
 def test_a_ladder_may_be_as_long_as_is_said_and_free_but_for_what_is_decoded() -> None:
@@ -243,6 +254,25 @@ def test_every_rung_is_graded_by_gold(tmp_path: Path) -> None:
     assert table.correct.tolist() == [[True, False, True]]
     assert table.rungs is not None
     assert table.rungs.served.tolist() == [[True] * 3]
+
+
+def test_a_grader_that_reads_questions_gets_their_texts(tmp_path: Path) -> None:
+    line = {"id": "q", "gold": "1", "rungs": [reply("small", "1"), reply("large", "2")]}
+    (record,) = recorded(tmp_path / "r.jsonl", [line], TWO).records
+    asked: list[str] = []
+
+    def grade(items: list[Any], questions: list[str]) -> list[bool]:
+        asked.extend(questions)
+        return [answer == "1" for _, _, answer in items]
+
+    grader: Any = SimpleNamespace(
+        reads_questions=True, identity={"grader": "mine:grade"}, grade_many=grade
+    )
+    (found,), graded = grade_records([ungraded(record)], grader, {record.key: "1 or 2?"})
+    assert (asked, graded) == (["1 or 2?"] * 2, 2)
+    assert [each.correct for each in found.rungs] == [True, False]
+    with pytest.raises(GraderError, match="mine:grade reads the question, and that of 'q' is not"):
+        grade_records([ungraded(record)], grader)
 
 
 def test_of_two_samples_that_differ_the_first_is_served(tmp_path: Path) -> None:
