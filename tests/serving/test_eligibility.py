@@ -10,7 +10,13 @@ from stopadvisor.engines.sampling import Sampling
 from stopadvisor.ground.constants import PROMPT_TEMPLATES
 from stopadvisor.policy.requests import policy_plan
 from stopadvisor.serving.eligibility import _FIELDS, Coverage, CoveredRequest, Reason
-from tests.policy_content import SERVED_RUNGS, example_content, ladder_content, policy_from
+from tests.policy_content import (
+    GIVES_UP,
+    SERVED_RUNGS,
+    example_content,
+    ladder_content,
+    policy_from,
+)
 
 TEXT = PROMPT_TEMPLATES["numeric"].replace("{question}", "What is 2 + 2?")
 MESSAGE = {"role": "user", "content": TEXT}
@@ -204,7 +210,7 @@ def test_text_around_the_question(text: str, expected: str) -> None:
 def test_a_ladder_covers_what_is_asked_as_its_reference_was(
     fields: dict[str, Any], expected: str
 ) -> None:
-    policy = policy_from(ladder_content(ladder={"rungs": SERVED_RUNGS}))
+    policy = policy_from(ladder_content(ladder={"rungs": GIVES_UP["rungs"]}))  # the last of three
     body = {"model": "big", "messages": [{"role": "user", "content": "2 + 2?"}]} | fields
     assert reason(Coverage.of_ladder(policy).check(body, task=None)) == expected
 

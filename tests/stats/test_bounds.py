@@ -153,6 +153,8 @@ def test_the_fixed_sequence_stops_at_the_first_failure(losses: list[int], alpha:
 def test_what_a_question_counts_on_average_is_less_what_it_gains() -> None:
     lost = Certified(0, 0.5, 0.05, n=10, losses=3, upper=0.4)
     assert (lost.risk, replace(lost, gained=1).risk) == (0.3, 0.2)
+    # Three of the four labelled are lost, of eight that differ.
+    assert replace(lost, differing=8, planned_labels=4).risk == 0.6
     pairs = replace(lost, both=1, one=1, none=8)
     assert (pairs.traces, pairs.risk) == (2, 0.15)
 
