@@ -71,6 +71,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         ),
     },
     "stats/label_sample": {
+        "_region: allowed + 1e-09 ->": "both are rounding",
         ": _BEYOND = 1e-12 ->": "less than the precision of a bound",
         ": _FIRST = 32 ->": "another grid bounds as well",
         ": _REACH = 9.0 ->": "what lies there is below what is added for it",
