@@ -210,6 +210,12 @@ def test_the_threshold_after_one_marker_is_shown_on_both_sides() -> None:
     assert (ends[19], ends[20]) == (False, True)
 
 
+def test_a_made_up_marker_at_the_last_position_is_that_position() -> None:
+    trigger = trigger_content(MarkerTrigger(((1,),), 8, 5, stop_at=24))  # of 8, 24 and 48
+    golden = built(family_content("agreement", 1e9) | trigger)["golden"]
+    assert {tuple(step["think_tokens"] for step in e["steps"]) for e in golden[:3]} == {(8, 24)}
+
+
 def test_no_example_stands_where_a_logarithm_rounded_otherwise_decides_otherwise() -> None:
     """The score after 20 tokens is the threshold itself: 19 and 20 are no example."""
     level = math.log(20)

@@ -15,7 +15,7 @@ from stopadvisor.ground.errors import GraderError, WorkloadError
 from stopadvisor.runs.imported import write_replies
 from stopadvisor.runs.ladder import Ladder, Rung, ladder_of, read_ladder
 from stopadvisor.runs.prices import default_settings
-from stopadvisor.runs.recording import Recorded
+from stopadvisor.runs.recording import LABELS_AS_RECORDED, Recorded
 from stopadvisor.runs.replies import ReplyRecord, read_replies, read_reply_logs
 from stopadvisor.runs.sources import Source, open_source
 from stopadvisor.runs.verdicts import grade_records, ungraded
@@ -254,6 +254,15 @@ def test_every_rung_is_graded_by_gold(tmp_path: Path) -> None:
     assert table.correct.tolist() == [[True, False, True]]
     assert table.rungs is not None
     assert table.rungs.served.tolist() == [[True] * 3]
+
+
+@pytest.mark.parametrize("labels", [{}, {"correct": True}])
+def test_labels_that_lines_bring_are_told_from_our_grades(
+    tmp_path: Path, labels: dict[str, bool]
+) -> None:
+    rungs = [reply(rung.name, "1", **labels) for rung in TWO.rungs]
+    found = recorded(tmp_path / "r.jsonl", [{"id": "q", "gold": "1", "rungs": rungs}], TWO)
+    assert (found.grading == LABELS_AS_RECORDED) == bool(labels)
 
 
 def test_a_grader_that_reads_questions_gets_their_texts(tmp_path: Path) -> None:
