@@ -191,6 +191,7 @@ def _check_message(message: Any, where: str, field: str) -> None:
     if not isinstance(content, str) or not content.strip():
         refuse(where, f"{field}.content", "text that is not empty", content)
     for name, value in message.items():
+        check_text(name, where, field)
         if not isinstance(value, str):
             refuse(where, f"{field}.{name}", "text", value)
         check_text(value, where, f"{field}.{name}")

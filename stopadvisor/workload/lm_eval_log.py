@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from stopadvisor.ground.fields import MOST_TOKENS
 from stopadvisor.workload.lines import check_text, read_rows, refuse
 from stopadvisor.workload.logged import LogContent, Logged, LogOptions, gold_text, plain_text
 from stopadvisor.workload.traces import split_thinking
@@ -76,7 +77,7 @@ def _replies(
     for text in texts:
         check_text(text, where, "resps")
     most = settings.get("max_gen_toks", limit)
-    if type(most) is not int or most < 1:
+    if type(most) is not int or not 1 <= most <= MOST_TOKENS:
         what = "max_gen_toks, or max_tokens of the rung, to tell replies that were cut"
         refuse(where, "arguments", what, most)
     # The prompt as sent depends on the model's chat template, the question does not.

@@ -77,6 +77,7 @@ def test_gold_follows_the_solution_and_messages_may_be_text(tmp_path: Path) -> N
         ({"arguments": {"a": {"arg_0": 3, "arg_1": {}}}}, "field 'arguments': expected a prompt"),
         ({"arguments": settings()}, "field 'arguments': expected max_gen_toks, or max_tokens of"),
         ({"arguments": settings(max_gen_toks=0.5)}, "field 'arguments': expected max_gen_toks"),
+        ({"arguments": settings(max_gen_toks=10**400)}, "field 'arguments': expected max_gen_toks"),
         ({"resps": []}, "field 'resps': expected the texts"),
         ({"resps": [[3]]}, "field 'resps': expected the texts"),
         ({"resps": [["a", "\ud800"]]}, "field 'resps': expected Unicode text, got half a surr"),

@@ -105,6 +105,10 @@ def test_gold_numbers_keep_their_digits(tmp_path: Path, literal: str, text: str)
         (q(""), "field 'question': expected text that is not empty, got \"\""),
         (q(["a"]), "field 'question': expected text that is not empty, got [\"a\"]"),  # type: ignore[arg-type]
         ('{"question": "\\ud800", "gold": 1}', "field 'question': expected Unicode text"),
+        (
+            '{"messages": [{"role": "user", "content": "q", "\\ud800": "x"}]}',
+            "field 'messages[0]': expected Unicode text",
+        ),
         (q(gold=[2]), "field 'gold': expected text that is not empty, or a number, got [2]"),
         (q(gold=True), "field 'gold': expected text that is not empty, or a number, got true"),
         (q(gold=float("nan")), "field 'gold': expected text that is not empty, or a number, got N"),
