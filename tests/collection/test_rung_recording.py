@@ -91,7 +91,7 @@ def test_what_was_asked_is_kept_when_a_server_dies(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def dies(model: str, question: str) -> Said:
-        if model == "big" and len(server.asked) > N // 2:
+        if model == "big" and len(server.asked) > 3 * N // 4:  # after the preflight
             server.faults["big"] = "500"
         return say(model, question)
 
