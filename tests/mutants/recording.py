@@ -12,6 +12,7 @@ import pickle
 import re
 import sys
 import time
+from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
@@ -114,9 +115,9 @@ class Importer(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     modules: Sequence[str] = MODULES
 
+    @abstractmethod
     def tree(self, module: str) -> ast.Module:
         """What is to be run as the module."""
-        raise NotImplementedError
 
     def find_spec(
         self, fullname: str, path: object, target: object = None

@@ -125,4 +125,4 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         ": _MOST_STEPS = 1024 ->": "a step more is as good",
     },
 }
-"""Why, by module and how the description goes on behind it."""
+"""Why, by module and how the description goes on after it."""

@@ -17,4 +17,4 @@ EQUIVALENT: dict[str, dict[str, str]] = {
     },
     "runs/storage": {"write_json_atomically: indent=1 ->": "a wider indent reads alike"},
 }
-"""Why, by module and how the description goes on behind it."""
+"""Why, by module and how the description goes on after it."""

@@ -200,7 +200,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
     "serving/vllm/engine_model": {
         ": -1 -> -2": "even before all others",
         ": _ABANDON_SECONDS = 0.05 ->": "5 milliseconds more are as good",
-        ": _LAST = 1000000 ->": "behind all others, too",
+        ": _LAST = 1000000 ->": "after all others, too",
         ": _SELDOM = 64 ->": "a token more is as good",
         "EngineModel.force: (0.0, 0.0, 0.0) -> (0.0, ": (
             "no rule reads them that asks for no figures"
@@ -233,4 +233,4 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "_SelfTest.run: {'max_tokens': 2} ->": "a token more tries as well",
     },
 }
-"""Why, by module and how the description goes on behind it."""
+"""Why, by module and how the description goes on after it."""

@@ -173,4 +173,4 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "limit_of_pairs: -1e-12 ->": "as near to 0",
     },
 }
-"""Why, by module and how the description goes on behind it."""
+"""Why, by module and how the description goes on after it."""
