@@ -29,6 +29,7 @@ from stopadvisor.probes.trigger import at_trigger
 from stopadvisor.report.sheets.files import probe_sheet
 from stopadvisor.report.words import shell_quote
 from stopadvisor.runs.prices import keep_model_files
+from stopadvisor.runs.sources import model_as_given
 
 __all__ = ["command"]
 
@@ -124,6 +125,8 @@ def like_policy(
         "chat_template_kwargs": terms.chat_template_kwargs,
         "model": None if terms.model is None else terms.model.name,
     }
+    if terms.model is not None and params["engine"] != "openai":
+        wanted["model"] = model_as_given(path.parent, terms.model.name)
     if isinstance(terms.prompt_template, str):
         wanted["prompt_template"] = terms.prompt_template
     # Markers as token ids of the policy; `--markers` takes words.

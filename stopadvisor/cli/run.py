@@ -33,6 +33,7 @@ from stopadvisor.policy.rung_policies import check_rungs, read_rungs
 from stopadvisor.policy.shown import server_words
 from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.report.sheets.run import run_sheet
+from stopadvisor.runs.sources import model_as_given
 from stopadvisor.serving.answering import Answering, AnswerSettings, answer_workload
 
 __all__ = ["command"]
@@ -106,7 +107,7 @@ def command(
     settings = AnswerSettings(policy, workload, batch_size=batch_size, **params)
     if not named:
         progress.remark(f"following {policy}, the policy written last")
-    opened = partial(_open, replace(model, remark=progress.remark), ladder)
+    opened = partial(_open, replace(model, remark=progress.remark), ladder, policy.parent)
     summary = answer_workload(settings, opened, progress)
     # For the next command, `serve`: the servers that answered, or the model for vLLM.
     server: tuple[str, ...] = ("--upstream", *model.base_url[:1])
@@ -114,15 +115,17 @@ def command(
         local = any(rung.engine == "hf" for rung in read_rungs(ladder).rungs)
         server = () if local else ("--ladder", str(ladder))
     elif not model.at_server:
-        name = model.model or summary.model
+        name = model.model or model_as_given(policy.parent, summary.model)
         server = server_words(load_policy(policy).terms, name) or ("--", name)
     sheet = run_sheet(summary, given=typed_again("out", "compare_full"), server=server)
     return Printed(replace(summary, headline=sheet.headline), sheet)
 
 
 @contextmanager
-def _open(options: EngineSettings, ladder: Path | None, policy: Policy) -> Iterator[Answering]:
-    """Open the model of a policy, or the servers of its ladder, asked as at calibration."""
+def _open(
+    options: EngineSettings, ladder: Path | None, folder: Path, policy: Policy
+) -> Iterator[Answering]:
+    """Open the model of a policy in `folder`, or the servers of its ladder, asked as calibrated."""
     terms = policy.terms
     if ladder is not None:
         from stopadvisor.engines.openai.climbing import LadderEngine
@@ -137,6 +140,8 @@ def _open(options: EngineSettings, ladder: Path | None, policy: Policy) -> Itera
         raise click.UsageError("this policy climbs a ladder: --ladder says where its servers are")
     assert terms.model is not None  # checked with the plan
     if options.model is None:
-        options = replace(options, model=terms.model.name, of_policy=True)
+        name = terms.model.name  # a server goes by it, whatever folder it was loaded from
+        name = name if options.at_server else model_as_given(folder, name)
+        options = replace(options, model=name, of_policy=True)
     with open_engine(replace(options, chat_template_kwargs=terms.chat_template_kwargs)) as engine:
         yield engine

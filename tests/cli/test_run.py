@@ -103,6 +103,34 @@ def test_questions_need_no_gold(bench: Bench) -> None:
     assert "questions got another reply than full thinking's" in " ".join(out.split())
 
 
+def test_the_model_is_where_its_run_was_assessed_with_it(
+    tmp_path: Path, policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = []
+
+    def load(name: str, **_: Any) -> HfEngine:
+        loaded.append(name)
+        raise ModelError(f"model {name!r} is nowhere")
+
+    monkeypatch.setattr("stopadvisor.engines.hf.load_engine", load)
+    monkeypatch.chdir(tmp_path)
+    run = Path("runs") / "sums"
+    run.mkdir(parents=True)
+    save_policy(policy, run / "policy.json", format="json")
+    assert policy.terms.model is not None
+    given = f"models/{policy.terms.model.name}"
+    (run / "stopadvisor.toml").write_text(f'[assess]\nmodel = "{given}"\n', encoding="utf-8")
+    named = str(run / "policy.json")
+    for words in (
+        ["run", str(WORKLOAD)],
+        ["run", named, str(WORKLOAD)],
+        ["probe", str(WORKLOAD), "--like", named],
+        ["run", str(WORKLOAD), "--model", "elsewhere"],
+    ):
+        assert main(words) == 2
+    assert loaded == [given, given, given, "elsewhere"]
+
+
 def test_where_the_model_is_is_asked_only_where_it_was_not_found(
     tmp_path: Path,
     policy: Policy,
