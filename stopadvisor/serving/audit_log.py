@@ -184,11 +184,13 @@ def find_series(paths: Iterable[Path], digest: str) -> tuple[Series, ...]:
     Raises
     ------
     PolicyError
-        There are only logs of other policies, or a file is not named like a log.
+        A path does not exist, a file is not named like a log, or all logs are of other policies.
     """
     by_folder: dict[Path, list[Path]] = {}
     others: list[Path] = []
     for path in paths:
+        if not path.exists():
+            raise PolicyError(f"{path}: no such file or directory")
         for file in path.iterdir() if path.is_dir() else [path]:
             name = _NAME.fullmatch(file.name)
             if name is None:

@@ -268,8 +268,11 @@ def test_other_files_and_settings(tmp_path: Path) -> None:
     assert find_series([path], SETTINGS.digest)[0] == (path,)
     with pytest.raises(PolicyError, match=r"a log of another policy; this one is cdcdcdcd"):
         find_series([tmp_path], "cd" * 32)
+    (notes := tmp_path / "notes.jsonl").touch()
     with pytest.raises(PolicyError, match="not named like an audit log"):
-        find_series([tmp_path / "notes.jsonl"], SETTINGS.digest)
+        find_series([notes], SETTINGS.digest)
+    with pytest.raises(PolicyError, match=r"nowhere: no such file or directory"):
+        find_series([tmp_path, tmp_path / "nowhere"], SETTINGS.digest)
     changed = WatchSettings("ab" * 32, "differs", 0.05, 0.05, 0.05, 0.2, 1e6)
     with pytest.raises(PolicyError, match="written under other settings"):
         AuditLog(tmp_path, changed)
