@@ -217,7 +217,7 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(ROOT), **more}
 
 
-UNSTABLE = re.compile(r"  (workload|probes|labels|ledger|written by|digest|created) ")
+UNSTABLE = re.compile(r"  (workload|probes|labels|look +\w+\.{3}|written by|digest|created)( |$)")
 INSPECT = [sys.executable, "-m", "stopadvisor", "inspect", "policy.joblib"]
 
 

@@ -258,7 +258,7 @@ def _made_from(shown: InspectedPolicy) -> Iterator[Fact]:
         ("thinking", shown.sampling.get("recorded")),
         ("probes", hashes.get("probes_sha256")),
         ("labels", hashes.get("labels_sha256")),
-        ("ledger", None if certificate is None else certificate.ledger_head),
+        ("look", None if certificate is None else certificate.ledger_head),
     ):
         if value:
             yield name, f"{value[:16]}..."
