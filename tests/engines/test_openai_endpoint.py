@@ -68,7 +68,7 @@ def test_an_endpoint_that_cannot_be_used_is_refused_by_name(
     assert reason in said
     assert "\n" not in said
     if "probed" in reason:
-        assert "use a server whose /v1/completions takes and returns token ids" in said
+        assert "use a server whose /v1/completions takes and returns token ids; with" in said
         assert "full budget and the provider's own effort setting" in said
 
 

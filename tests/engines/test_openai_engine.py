@@ -313,5 +313,8 @@ def test_preflight_tries_the_server_itself(
     wrong = {name: f.status for name, f in found.items() if f.status != "pass"}
     assert statuses.items() <= wrong.items()
     assert all(f.advice for f in found.values() if f.status != "pass")
+    if "server-obeys" in wrong:  # what was checked, and no product
+        advice = "use a server that obeys max_tokens and stop_token_ids and takes ids as sent"
+        assert found["server-obeys"].advice == advice
     if not statuses:
         assert not wrong

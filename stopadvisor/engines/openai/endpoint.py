@@ -16,8 +16,8 @@ from stopadvisor.ground.errors import EngineError, ModelError
 __all__ = ["USUAL_TOP", "Endpoint", "find_endpoint", "find_model"]
 
 _NEEDED = (
-    "use a server whose /v1/completions takes and returns token ids, such as vLLM or SGLang; "
-    "with others, the full budget and the provider's own effort setting remain"
+    "use a server whose /v1/completions takes and returns token ids; with others, the full budget "
+    "and the provider's own effort setting remain"
 )
 USUAL_TOP = 20
 """Log-probabilities per token that vLLM allows by default."""

@@ -213,7 +213,7 @@ async def _obeys(model: ServedModel, ids: Sequence[int]) -> Check:
     if drawn.prompt_tokens != len(ids):
         wrong.append(f"counts {drawn.prompt_tokens} prompt tokens for {len(ids)} ids")
     if wrong:
-        advice = "the server ignores limits or ids: use a current vLLM or SGLang"
+        advice = "use a server that obeys max_tokens and stop_token_ids and takes ids as sent"
         return Check("server-obeys", "fail", f"the server {'; '.join(wrong)}", advice)
     taken = f"{len(ids)} ids taken as they are"
     return Check("server-obeys", "pass", f"{taken}, max_tokens and stop_token_ids obeyed")
