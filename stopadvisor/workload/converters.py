@@ -21,6 +21,7 @@ from typing import Any
 
 from stopadvisor.answers.normal_form import check_gold
 from stopadvisor.ground.errors import WorkloadError
+from stopadvisor.ground.printable import short_repr
 from stopadvisor.workload.lines import option_lines
 
 __all__ = ["BENCHMARKS", "Benchmark", "Converted", "convert", "load_rows"]
@@ -185,9 +186,7 @@ def load_rows(name: str, source: Path | None = None, *, quiet: bool = False) -> 
         raise WorkloadError(f"cannot load {where}: {reason}{hint}") from error
     missing = [column for column in benchmark.columns if column not in rows.column_names]
     if missing:
-        raise WorkloadError(
-            f"{where}: column {missing[0]!r} is missing, found {', '.join(rows.column_names)}"
-        )
+        raise WorkloadError(f"{where}: no column {missing[0]!r} in {short_repr(rows.column_names)}")
     return list(rows)
 
 

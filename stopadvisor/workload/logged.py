@@ -17,6 +17,7 @@ from stopadvisor.answers.normal_form import TASKS, guess_task
 from stopadvisor.ground.constants import KNOWN_MARKERS
 from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.ground.json_text import parse_json
+from stopadvisor.ground.printable import short_repr
 from stopadvisor.ground.progress import tracked
 from stopadvisor.workload.lines import check_text, refuse
 from stopadvisor.workload.questions import content_key, require_usable_gold
@@ -234,9 +235,7 @@ def read_table(path: Path, wanted: Sequence[str]) -> Iterator[tuple[str, dict[st
         for name in wanted:
             if (n_columns := header.count(name)) != 1:
                 got = f"{n_columns} columns" if n_columns else "no column"
-                raise WorkloadError(
-                    f"{path}:1: {got} {name!r}; there are {', '.join(header) or 'none'}"
-                )
+                raise WorkloadError(f"{path}:1: {got} {name!r} in {short_repr(header)}")
         for row in rows:
             where = f"{path}:{rows.line_num}"
             if None in row or None in row.values():

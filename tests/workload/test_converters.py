@@ -234,7 +234,7 @@ def test_no_usable_row_at_all(name: str, row: dict[str, Any], message: str) -> N
 
 def test_a_missing_column_is_named(tmp_path: Path) -> None:
     file = write(tmp_path / "rows.jsonl", [{"question": "1 + 1?", "gold": "2"}])
-    with pytest.raises(WorkloadError, match="column 'answer' is missing, found question, gold"):
+    with pytest.raises(WorkloadError, match=r"no column 'answer' in \['question', 'gold'\]"):
         load_rows("gsm8k", file)
 
 

@@ -297,8 +297,9 @@ def test_columns_may_give_group_and_task(tmp_path: Path) -> None:
     ("content", "message"),
     [
         (b"ask,right\nWhy?,\xff\n", ":2: expected UTF-8 text"),
-        (b"ask\nWhy?\n", ":1: no column 'right'; there are ask"),
-        (b"ask,right,right\n", ":1: 2 columns 'right'; there are ask, right, right"),
+        (b"ask\nWhy?\n", ":1: no column 'right' in ['ask']"),
+        (b"ask,right,right\n", ":1: 2 columns 'right' in ['ask', 'right', 'right']"),
+        (b"ask,b,c,d,e\n", ":1: no column 'right' in ['ask', 'b', 'c', 'd', ...]"),
         (b"ask,right\nWhy?\n", ":2: expected 2 cells, got fewer"),
         (b"ask,right\nWhy?,7,8\n", ":2: expected 2 cells, got more"),
         (b"ask,right\n ,7\n", ":2: field 'ask': expected text that is not empty"),
