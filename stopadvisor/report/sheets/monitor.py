@@ -52,8 +52,8 @@ def _facts(result: MonitoredPromise) -> tuple[Fact, ...]:
             (
                 "evidence",
                 f"{name}, at most {share(watch.limit)} of replies {_counted(watch.watch)}: "
-                f"{watch.e_value:.3g} of {1 / watch.delta:.4g}; change "
-                f"{watch.detector:.3g} of {watch.change:.3g}",
+                f"e-value {watch.e_value:.3g} (alarm at {1 / watch.delta:.4g}); change detector "
+                f"{watch.detector:.3g} (alarm at {watch.change:,.0f})",
             )
         )
     rows.append(("false alarms", _false_alarms(result)))
