@@ -163,6 +163,11 @@ class Choice:
         return min(next((risk for risk in risks if risk is not None), 0.0), 0.999)
 
     @property
+    def saves_nothing(self) -> bool:
+        """Whether no threshold of the sequences to be tested saves anything on fit questions."""
+        return bool(self.sequences) and not any(each.saves.any() for each in self.sequences)
+
+    @property
     def given_up_share(self) -> float | None:
         """Share of fit questions that the advised rule gives up; None for one that never does."""
         rule, k = self.advised, self.advised_index

@@ -206,7 +206,8 @@ class LabelPlan:
     split: tuple[float, float, float]
     """Shares of fit, calibration and test."""
     calibration_labels: int | None
-    """Smallest number from which on the power is reached; null where no number suffices."""
+    """Smallest number from which on the power is reached; null where no number suffices, or no rule
+    of RUN saves anything."""
     total_labels: int | None
     """Labels in all parts."""
     power_reached: float | None
@@ -231,16 +232,18 @@ def plan_labels(
     power: float = 0.8,
     split: tuple[float, float, float],
     loss: LossName | None = None,
+    saves_nothing: bool = False,
     label_savings: tuple[LabelRow, ...] | None = None,
     label_needs: tuple[LabelNeed, ...] | None = None,
 ) -> LabelPlan:
     """Find the number of labels for a given power.
 
-    `expected_risk` is that of the most careful useful threshold.  `label_savings` and `label_needs`
-    are those of a run, if there is one.
+    `expected_risk` is that of the most careful useful threshold.  With `saves_nothing` there is no
+    such threshold, and no number will do.  `label_savings` and `label_needs` are those of a run, if
+    there is one.
     """
     wanted, shares = Guarantee(loss or LOST.name, alpha), Shares(expected_risk, 0.0)
-    needed = labels_for(wanted, delta, shares, power_wanted=power)
+    needed = None if saves_nothing else labels_for(wanted, delta, shares, power_wanted=power)
     twice = None
     if wanted.counted.is_binary and needed is not None and needed <= _MOST_COMPARED:
         twice = labels_for(wanted, delta, shares, power_wanted=power, traces=2)

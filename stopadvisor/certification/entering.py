@@ -180,7 +180,7 @@ def labels_to_name(settings: Settings, choice: Choice | None) -> tuple[int | Non
 
     Nothing where no rule saves anything: no number of labels would help.
     """
-    if choice and choice.sequences and not any(each.saves.any() for each in choice.sequences):
+    if choice and choice.saves_nothing:
         return None, None
     expected = 0.0 if choice is None else choice.risk_to_expect
     return counted_labels(settings, settings.delta, expected), expected

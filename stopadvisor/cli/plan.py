@@ -78,10 +78,11 @@ def command(_: Progress, source: Path | None, **params: Any) -> Printed:
         assessment = assess(opened, asked.settings(recorded, defaults=default_settings(opened)))
         if is_default("expected_risk"):
             params["expected_risk"] = assessment.choice.risk_to_expect
+            params["saves_nothing"] = assessment.choice.saves_nothing
         measured = {
             "label_savings": assessment.label_savings,
             "label_needs": assessment.label_needs,
         }
     params["alpha"] = asked_alpha(params["alpha"], None)
     plan = plan_labels(**params, **measured)
-    return Printed(plan, plan_sheet(plan))
+    return Printed(plan, plan_sheet(plan, saves_nothing=params.get("saves_nothing", False)))

@@ -85,6 +85,20 @@ def test_a_run_says_what_more_labels_would_buy(tmp_path: Path, call: Call) -> No
 
 
 @pytest.mark.slow
+def test_where_no_rule_saves_anything_no_label_would_help(tmp_path: Path, call: Call) -> None:
+    run = make_run(tmp_path / "run", 120)
+    dear = ("--serving", "black-box", "--price", "1/1/0.001", "--families", "confidence")
+    call.json("assess", run, "--alpha", "0.1", *dear)
+    screen = call.screen("plan", run)
+    assert screen == "No rule saves anything here, so no number of labels would help."
+    found = call.json("plan", run)
+    check_valid("plan", found)
+    assert (found["calibration_labels"], found["total_labels"]) == (None, None)
+    # Asked at a risk of one's own, it counts for some other rule.
+    assert call.json("plan", run, "--expected-risk", "0.01")["calibration_labels"]
+
+
+@pytest.mark.slow
 def test_alpha_is_that_of_the_run_and_else_asked_for(
     quickly_assessed_run: Path, probed_run: Path, call: Call
 ) -> None:

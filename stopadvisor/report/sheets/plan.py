@@ -24,8 +24,8 @@ _PROMISES = {
 }
 
 
-def plan_sheet(plan: LabelPlan) -> Sheet:
-    """Return the sheet of `plan`."""
+def plan_sheet(plan: LabelPlan, *, saves_nothing: bool = False) -> Sheet:
+    """Return the sheet of `plan`; `saves_nothing` as in `plan_labels`."""
     loss = plan.loss or LOST.name
     promise = (
         f"to promise that {_PROMISES[loss].format(promised(plan.alpha))}, "
@@ -35,6 +35,8 @@ def plan_sheet(plan: LabelPlan) -> Sheet:
         *label_savings(plan.label_savings or ()),
         *label_need_sections(plan.label_needs or ()),
     )
+    if saves_nothing:
+        return Sheet("No rule saves anything here, so no number of labels would help.")
     if plan.calibration_labels is None or plan.power_reached is None:
         most = "20,000" if loss == "drop" else "a million"
         too_close = plan.expected_risk < plan.alpha
