@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stopadvisor.ground.errors import PolicyError
+from stopadvisor.ground.printable import short_repr
 from stopadvisor.policy.file import read_bytes
 
 if TYPE_CHECKING:
@@ -24,7 +25,10 @@ __all__ = [
     "signing_key",
 ]  # fmt: skip
 
-_MAX_SIGNATURE = 2**10
+_MAX_SIGNATURE = 2**16
+"""Most bytes read of a signature; ours has about a hundred, other formats are named as such."""
+_DER = b"\x30"
+"""First byte of a signature in DER."""
 _MAX_KEY = 2**16
 _CURVES = ("secp256r1", "secp384r1", "secp521r1")
 _EXPECTED = "an elliptic-curve key on prime256v1, secp384r1 or secp521r1"
@@ -120,12 +124,18 @@ def check_signature(data: bytes, policy: Path, trusted: Sequence[PemKey]) -> Pem
     Raises
     ------
     PolicyError
-        There is no signature, or none of the trusted keys made it for these bytes.
+        There is no signature, it is in another format, or none of the trusted keys made it for
+        these bytes.
     """
     path, names = signature_path(policy), " or ".join(key.name for key in trusted)
     if not is_signed(policy):
         raise PolicyError(f"is not signed: next to it lies no {path.name}, required of {names}")
     signature = read_bytes(path, what="signature", most=_MAX_SIGNATURE)
+    if not signature.startswith(_DER):
+        raise PolicyError(
+            f"{path.name}: expected the signature that `openssl dgst -sha256 -sign KEY` writes, in "
+            f"DER, got {short_repr(signature[:20])}; a Sigstore bundle or base64 is not read"
+        )
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import errno
 import hashlib
 import os
@@ -131,13 +132,14 @@ def test_what_is_checked_is_what_is_loaded(policy: Path, monkeypatch: pytest.Mon
     ("change", "said"),
     [
         (lambda signature: signature[:-1] + bytes([signature[-1] ^ 1]), "was changed"),
-        (lambda _: b"", "is no signature of it by"),
-        (lambda _: b"{}", "is no signature of it by"),
+        (lambda _: b"", "in DER, got b''"),
+        (lambda _: b'{"mediaType": "application/vnd.dev.sigstore"' + b" " * 9_000, "a Sigstore"),
+        (base64.b64encode, "in DER, got b'ME"),  # as cosign writes it
         (lambda _: bytes.fromhex("3006020100020100"), "is no signature of it by"),  # r = s = 0
         (lambda _: b"0" * 1024, "is no signature of it by"),
-        (lambda _: b"x" * 1025, "a signature has at most"),
+        (lambda _: b"x" * 65_537, "a signature has at most"),
     ],
-    ids=["flipped", "empty", "json", "zeros", "long", "large"],
+    ids=["flipped", "empty", "bundle", "base64", "zeros", "long", "large"],
 )
 def test_a_damaged_signature_is_one_line(
     policy: Path, change: Callable[[bytes], bytes], said: str
