@@ -7,7 +7,7 @@ together as an uninterrupted one and, in float32, writes the same bytes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -84,6 +84,25 @@ def _probe(
         )
 
 
+def _batch(
+    engine: Engine,
+    prompts: Sequence[Prompt],
+    plan: ProbePlan,
+    progress: Progress,
+    old: Set[int] = frozenset(),
+) -> dict[int, RawTrace]:
+    """Probe one batch and count its traces as they come, except the `old` ones."""
+    traces: dict[int, RawTrace] = {}
+    try:
+        for number, trace in _probe(engine, prompts, plan, progress):
+            traces[number] = trace
+            progress.advance(int(number not in old), 0)
+    except OutOfMemory:  # all of them are asked again
+        progress.advance(-len(traces.keys() - old), 0)
+        raise
+    return traces
+
+
 def ask_all(
     engine: Engine,
     prompts: Sequence[Prompt],
@@ -98,9 +117,8 @@ def ask_all(
     while len(traces) < len(prompts):
         first = len(traces)
         try:
-            for number, trace in _probe(engine, prompts[first : first + size], plan, progress):
-                traces[first + number] = trace
-                progress.advance(1, 0)
+            batch = _batch(engine, prompts[first : first + size], plan, progress)
+            traces |= {first + number: trace for number, trace in batch.items()}
         except OutOfMemory as error:
             size = _halve(size, error, progress)
     return [traces[number] for number in range(len(prompts))]
@@ -235,12 +253,13 @@ class _Job:
         start = 0  # always a multiple of batch_size
         while start < len(questions):
             members = questions[start : start + batch_size]
-            if all((q.id, sample) in done for q in members):
+            old = {number for number, q in enumerate(members) if (q.id, sample) in done}
+            if len(old) == len(members):
                 start += batch_size
                 continue
             try:
                 prompts = make_prompts(members, self.template, sample)
-                traces = dict(_probe(engine, prompts, self.plan, self.progress))
+                traces = _batch(engine, prompts, self.plan, self.progress, old)
             except OutOfMemory as error:
                 batch_size = _halve(batch_size, error, self.progress)
                 self.run.annotate(batch_size=batch_size)
@@ -248,7 +267,7 @@ class _Job:
                 continue
             graded = self._grade(members, [traces[n] for n in range(len(members))], sample)
             fresh = [record for record in graded if (record.id, sample) not in done]
-            self._keep(fresh)
+            self.run.append(fresh)
             done.update((record.id, sample) for record in fresh)
             start += batch_size
         return batch_size
@@ -260,7 +279,8 @@ class _Job:
             question, sample = asked[number]
             # One by one: grading mathematics may be far slower than the server, and an interrupt
             # must not lose graded traces.
-            self._keep(self._grade([question], [trace], sample))
+            self.run.append(self._grade([question], [trace], sample))
+            self.progress.advance(1, 0)
 
     def _grade(
         self, questions: Sequence[Question], traces: Sequence[RawTrace], sample: int
@@ -272,10 +292,6 @@ class _Job:
         return grade_traces(
             questions, traces, self.grader, entropy=self.plan.entropy, sample=sample
         )
-
-    def _keep(self, records: Sequence[ProbeRecord]) -> None:
-        self.run.append(records)
-        self.progress.advance(len(records), 0)
 
 
 def _finished(run: RunDirectory, workload: Workload, progress: Progress) -> set[tuple[str, int]]:

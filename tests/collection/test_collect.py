@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from stopadvisor.answers.grading import GRADING, Grader
-from stopadvisor.collection.collect import collect
+from stopadvisor.collection.collect import ask_all, collect, make_prompts
 from stopadvisor.collection.grades import (
     check_grader,
     grade_traces,
@@ -27,7 +27,7 @@ from stopadvisor.collection.grades import (
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.ground.errors import EngineError, GraderError, ProbeError
 from stopadvisor.ground.progress import Progress
-from stopadvisor.probes.asking import Capabilities, ProbePlan, RawTrace
+from stopadvisor.probes.asking import Capabilities, ProbePlan, Prompt, RawTrace
 from stopadvisor.probes.table import NO_PROBE
 from stopadvisor.runs.directory import RunDirectory, read_thinking
 from stopadvisor.runs.manifest import build_manifest, engine_of
@@ -424,6 +424,50 @@ def test_halving_in_the_middle_asks_every_question_once(bench: Bench) -> None:
     bench.collect(batch_size=5, limit=10)
     bench.collect(ScriptedEngine(memory=2), batch_size=5)
     assert [r.id for r in bench.run.records()] == [f"q{i}" for i in range(30)]
+
+
+class Trickling(ScriptedEngine):
+    """Hands traces out one by one, the last first, and finds out late that they do not fit."""
+
+    def __init__(self, progress: Remarks, fits: int) -> None:
+        super().__init__()
+        self.progress, self.fits = progress, fits
+        self.seen: list[int] = []
+
+    def probe_each(
+        self, prompts: Sequence[Prompt], plan: ProbePlan, *_: Any
+    ) -> Iterator[tuple[int, RawTrace]]:
+        traces, before = self.probe(prompts, plan), self.progress.traces
+        for number in reversed(range(len(prompts))):
+            if len(prompts) > self.fits and number == 0:
+                raise OutOfMemory("scripted: the last does not fit")
+            yield number, traces[number]
+            self.seen.append(self.progress.traces - before)
+
+
+def test_traces_are_counted_as_they_come_and_each_once(
+    bench: Bench, uninterrupted: Callable[[int], bytes]
+) -> None:
+    engine = Trickling(bench.progress, fits=4)
+    bench.collect(engine, batch_size=8)
+    assert engine.seen[:11] == [1, 2, 3, 4, 5, 6, 7, 1, 2, 3, 4]  # 8 do not fit, 4 do
+    assert bench.progress.traces == 30
+    assert bench.probes == uninterrupted(30)
+    # Of a batch that is asked again because half of it is missing, half is counted.
+    lines = bench.probes.splitlines(keepends=True)
+    bench.run.probes_path.write_bytes(b"".join(lines[:-4]))
+    bench.collect(Trickling(bench.progress, fits=8), batch_size=8)
+    assert bench.progress.stages[-1] == ("probing", 30, 26)
+    assert bench.progress.traces == 30 + 4
+    assert bench.probes == uninterrupted(30)
+
+
+def test_a_pilot_keeps_its_order_where_memory_runs_out(bench: Bench) -> None:
+    questions, plan = bench.workload.questions[:6], bench.run.plan
+    prompts, late = make_prompts(questions, None), Trickling(bench.progress, fits=3)
+    asked = ask_all(late, prompts, plan, batch_size=6, progress=bench.progress)
+    assert asked == ScriptedEngine().probe(prompts, plan)
+    assert bench.progress.traces == 6
 
 
 def test_a_question_that_does_not_fit_alone_is_an_error(bench: Bench) -> None:

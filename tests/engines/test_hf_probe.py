@@ -314,6 +314,17 @@ def test_tokens_are_reported_as_they_are_drawn(random_engine: HfEngine) -> None:
     assert drawn <= sum(reported) <= drawn + 3 * (1 + len(engine.chat.closer.ids))
 
 
+def test_traces_are_yielded_before_the_longest_is_drawn(
+    random_engine: HfEngine, script: Script
+) -> None:
+    script([[9] * 5 + [*random_engine.chat.closer.ids]] * 7 + [[9] * 40])
+    reported: list[int] = []
+    prompts, at = [prompt(f"{i}") for i in range(8)], plan([0, 8])
+    drawn = [(n, len(reported)) for n, _ in random_engine.probe_each(prompts, at, reported.append)]
+    assert [n for n, _ in drawn] == list(range(8))
+    assert drawn[0][1] == drawn[6][1] < drawn[7][1] == len(reported)
+
+
 def test_the_automatic_batch_is_reported(random_engine: HfEngine) -> None:
     engine = replace(random_engine, remarks=[])
     assert engine.auto_batch_size(plan([0, 8])) == 1024

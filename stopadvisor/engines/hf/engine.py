@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -85,22 +85,18 @@ class HfEngine(LocalModel, ChatEngine):
         )
         return int(size)
 
+    def probe(self, prompts: Sequence[Prompt], plan: ProbePlan) -> list[RawTrace]:
+        """Return the traces of `probe_each` in the order of the prompts."""
+        traces = dict(self.probe_each(prompts, plan))
+        return [traces[number] for number in range(len(prompts))]
+
     def probe_each(
         self,
         prompts: Sequence[Prompt],
         plan: ProbePlan,
         on_tokens: Callable[[int], None] | None = None,
     ) -> Iterator[tuple[int, RawTrace]]:
-        """Yield the traces of `probe`, all at the end of the batch."""
-        yield from enumerate(self.probe(prompts, plan, on_tokens))
-
-    def probe(
-        self,
-        prompts: Sequence[Prompt],
-        plan: ProbePlan,
-        on_tokens: Callable[[int], None] | None = None,
-    ) -> list[RawTrace]:
-        """Generate one trace per prompt, in order, and probe it where the plan says.
+        """Generate one trace per prompt and probe it where the plan says; yield them as they end.
 
         Budgets at or beyond the trace's length share one probe, at its end.  With `plan.on_stop`
         ``answer`` every earlier one has a visible answer too.  Thinking that ends at an EOS without
@@ -110,29 +106,39 @@ class HfEngine(LocalModel, ChatEngine):
         """
         entropy_top_k(plan.entropy)  # fails before the traces are generated
         if not prompts:
-            return []
+            return
+        traces = self.begin(prompts, plan)
+        numbers = {trace: number for number, trace in enumerate(traces)}
+        groups = self._groups(traces, on_tokens)
 
         @torch.inference_mode()
-        def work() -> list[RawTrace]:
-            traces, records = self.begin(prompts, plan), dict[Trace, RawTrace]()
-            for group in self._groups(traces, on_tokens):
-                positions = [
-                    trace_positions(plan, trace.ids[: trace.end.thinking]) for trace in group.traces
-                ]
-                # Before the forced answers, which destroy the cache.
-                visible = self._visible_group(group, plan, positions)
-                probed = self._probe_group(group, plan, positions)
-                for row, trace in enumerate(group.traces):
-                    records[trace] = raw_trace(
-                        self.stops, trace, positions[row], probed[row], visible[row]
-                    )
-            return [records[trace] for trace in traces]
+        def next_group() -> dict[int, RawTrace]:
+            group = next(groups, None)
+            if group is None:
+                return {}
+            positions = [
+                trace_positions(plan, trace.ids[: trace.end.thinking]) for trace in group.traces
+            ]
+            # Before the forced answers, which destroy the cache.
+            visible = self._visible_group(group, plan, positions)
+            probed = self._probe_group(group, plan, positions)
+            return {
+                numbers[trace]: raw_trace(
+                    self.stops, trace, positions[row], probed[row], visible[row]
+                )
+                for row, trace in enumerate(group.traces)
+            }
 
-        return within_memory(work, lambda: f"a batch of {len(prompts)} does")
+        def give_up() -> str:
+            groups.close()
+            return f"a batch of {len(prompts)} does"
+
+        while probed := within_memory(next_group, give_up):
+            yield from probed.items()
 
     def _groups(
         self, traces: list[Trace], on_tokens: Callable[[int], None] | None
-    ) -> Iterator[Finished]:
+    ) -> Generator[Finished]:
         """Yield groups of traces as they finish, or all recorded ones after one prefill."""
         if not are_recorded([trace.prompt for trace in traces]):
             yield from self.batch(traces).finished(on_tokens)
