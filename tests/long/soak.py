@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 import urllib.request
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ __all__ = ["soak"]
 
 MOST_GROWTH = 8 * 2**20
 """Bytes by which the process may grow after the first fifth of the requests."""
+ANSWERED, LEFT = "200", "left"
 _KINDS: tuple[dict[str, Any], ...] = ({}, {"stream": True}, {"n": 2}, {"n": 2, "stream": True})
 
 
@@ -36,13 +38,13 @@ def soak(requests: int) -> list[Check]:
         save_policy_of(server, path)
         with running_gateway(path, server.url) as (url, pid):
             port = int(url.rpartition(":")[2].partition("/")[0])
-            counts: list[int] = []
+            seen: Counter[str] = Counter()
             lock = threading.Lock()
 
             def one(number: int) -> None:
-                status = _ask(port, number)
+                how = _ask(port, number)
                 with lock:
-                    counts.append(status)
+                    seen[how] += 1
                     _forget(server)
 
             began = time.monotonic()
@@ -52,29 +54,36 @@ def soak(requests: int) -> list[Check]:
                 list(threads.map(one, range(requests // 5, requests)))
             after = _state(pid, url)
     grown, tasks, files = (b - a for a, b in zip(before, after, strict=True))
-    wrong, left = sum(status not in (0, 200) for status in counts), counts.count(0)
+    left, wrong = seen.pop(LEFT, 0), sum(seen.values()) - seen.pop(ANSWERED, 0)
     line = (
         f"{requests} requests, {left} left by their client, {wrong} not answered with 200: "
         f"{grown / 2**20:+.1f} MiB (at most {MOST_GROWTH / 2**20:.0f}), {tasks:+d} tasks, "
         f"{files:+d} open files; {time.monotonic() - began:.0f} s"
     )
+    line += "".join(f"\n  {number} x {how}" for how, number in seen.most_common())
     return [Check("gateway", not wrong and grown <= MOST_GROWTH and max(tasks, files) <= 2, line)]
 
 
-def _ask(port: int, number: int) -> int:
-    """Ask once; return the status, or 0 where the client leaves in the middle."""
+def _ask(port: int, number: int) -> str:
+    """Ask once; return `ANSWERED`, `LEFT` where the client leaves early, or what went wrong."""
     body = json.dumps(chat_body(f"{number}+4", **_KINDS[number % len(_KINDS)])).encode()
     head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
     head += f"Content-Length: {len(body)}\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", port), 30) as client:
-        client.sendall(head.encode() + body)
-        if number % 10 == 9:
-            time.sleep(0.002 * (number % 7))
-            return 0
-        got = b""
-        while piece := client.recv(2**16):
-            got += piece
-    return int(got.split(b" ", 2)[1])
+    got = b""
+    try:
+        with socket.create_connection(("127.0.0.1", port), 30) as client:
+            client.sendall(head.encode() + body)
+            if number % 10 == 9:
+                time.sleep(0.002 * (number % 7))
+                return LEFT
+            while piece := client.recv(2**16):
+                got += piece
+    except OSError as error:
+        return f"{type(error).__name__} after {len(got):,} bytes"
+    if got.startswith(b"HTTP/1.1 200 ") and got.endswith((b"0\r\n\r\n", b"}")):
+        return ANSWERED
+    status, _, rest = got.partition(b"\r\n")
+    return f"{status.decode()}, ending with {rest[-100:]!r}"
 
 
 def _forget(server: FakeServer) -> None:
