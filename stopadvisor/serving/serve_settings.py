@@ -80,6 +80,11 @@ class Timeouts:
     probe: float = 10.0
     """For a forced answer; thinking goes on without it."""
 
+    @property
+    def opening(self) -> float:
+        """For each answer of an upstream that is checked."""
+        return min(self.first, self.total)
+
 
 @dataclass(frozen=True, kw_only=True)
 class GatewaySettings(ServeSettings):

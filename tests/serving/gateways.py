@@ -6,7 +6,9 @@ import asyncio
 import http.client
 import io
 import json
+import os
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -96,6 +98,9 @@ class OddServer(FakeServer):
     """Requests that were held."""
     left: int = 0
     """Held requests whose client has disconnected."""
+    keeps: bool = True
+    """Answers more than one POST of a connection; if not, it resets the connection."""
+    resets: int = 0
     connections: list[socket.socket] = field(default_factory=list)
 
     @property
@@ -120,6 +125,13 @@ class OddServer(FakeServer):
             odd(to, b"")
 
     def post(self, to: BaseHTTPRequestHandler) -> None:
+        if not self.keeps and to.connection in self.connections:
+            self.resets += 1
+            linger = struct.pack("ii", 1, 0)  # closing sends a reset
+            to.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            os.close(to.connection.detach())
+            to.close_connection = True
+            return
         self.connections.append(to.connection)
         odd = self.wild or self.odd.get(to.path.partition("?")[0])
         if odd is None:
@@ -223,7 +235,7 @@ class RunningGateway:
         *,
         method: str = "POST",
         port: int | None = None,
-        timeout: float = 20.0,
+        timeout: float = 2 * PATIENCE,
         **headers: str,
     ) -> Answer:
         """Send one request."""
@@ -243,7 +255,7 @@ class RunningGateway:
 
     def connect(self, sent: bytes) -> socket.socket:
         """Send these bytes and read nothing."""
-        client = socket.create_connection(("127.0.0.1", self.port), timeout=20)
+        client = socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
         client.sendall(sent)
         return client
 
@@ -313,10 +325,11 @@ def odd_server(**options: Any) -> Iterator[OddServer]:
 def running(policies: Path, *servers: FakeServer | str, **changes: Any) -> Iterator[RunningGateway]:
     """Run a gateway until the block is left."""
     urls = tuple(server if isinstance(server, str) else server.url for server in servers)
-    timeouts = Timeouts(first=5.0, between=5.0, total=20.0, probe=2.0)
+    # No reply depends on how busy the machine is.
+    timeouts = Timeouts(first=PATIENCE, between=PATIENCE, total=PATIENCE, probe=PATIENCE)
     timeouts = replace(timeouts, **changes.pop("timeouts", {}))
     settings = GatewaySettings(policies, upstreams=urls, timeouts=timeouts, check_every=0.1)
-    settings = replace(settings, grace=2.0, retry_timeout=10.0)
+    settings = replace(settings, grace=2.0, retry_timeout=PATIENCE)
     settings = replace(settings, **changes)
     logged = io.StringIO()
     begun: list[RunningGateway] = []
@@ -344,7 +357,7 @@ def running(policies: Path, *servers: FakeServer | str, **changes: Any) -> Itera
     ready = threading.Event()
     thread = threading.Thread(target=thread_work, daemon=True)
     thread.start()
-    ready.wait(30)
+    ready.wait(2 * PATIENCE)
     if failed:
         raise failed[0]
     try:

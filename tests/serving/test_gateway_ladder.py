@@ -213,10 +213,28 @@ def test_a_shadow_serves_the_reference(server: RungServer, tmp_path: Path) -> No
 
 
 def test_a_clients_key_stays_with_the_references_server(server: RungServer, tmp_path: Path) -> None:
+    own = "Bearer of-the-client"
     server.keys.clear()
     with rung_server(say) as other, ladder_gateway(tmp_path, other.url, server.url) as gateway:
-        gateway.ask(body_of(CLIMBS), Authorization="Bearer of-the-client")
-    assert (other.keys, server.keys) == ([""], ["Bearer of-the-client"])
+        gateway.ask(body_of(CLIMBS), Authorization=own)
+    assert (other.keys, server.keys) == ([""], [own])
+    server.keys.clear()
+    with ladder_gateway(tmp_path, server.url) as gateway:
+        gateway.ask(body_of(CLIMBS), Authorization=own)
+    assert server.keys == [own, own], "a cheap rung at the same server takes it too"
+
+
+def test_a_climb_whose_time_runs_out_asks_no_further(tmp_path: Path) -> None:
+    rule = {"asked": [0, 1, 2], "path": [[9.0, 2.0, 2.0]]}
+    changes: dict[str, Any] = {"family": "rung-agreement", "rungs": VOTE, "rule": rule}
+    changes["timeouts"] = {"total": 1.0}
+    with (
+        rung_server(say, big="slow") as server,
+        ladder_gateway(tmp_path, server.url, **changes) as gateway,
+    ):
+        answer = gateway.ask(body_of(5))
+        assert (answer.status, answer.json["error"]["type"]) == (504, "upstream_error")
+        assert len(server.asked) == 2, "the first two of its samples"
 
 
 def audit(folder: Path) -> AuditSettings:

@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import resource
+import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,16 +16,22 @@ import pytest
 from prometheus_client import CollectorRegistry
 from starlette.routing import Router
 
+from stopadvisor.engines.http.client import Unreachable
 from stopadvisor.ground.errors import EngineError
+from stopadvisor.policy.rung_policies import read_rungs
 from stopadvisor.runs.ladder import Rung
 from stopadvisor.serving.gateway import server
 from stopadvisor.serving.gateway.forward import proxy_of
 from stopadvisor.serving.gateway.intake import Admission, Refusal
 from stopadvisor.serving.gateway.ladder_reply import as_reference
-from stopadvisor.serving.gateway.policies import Bound, entries
+from stopadvisor.serving.gateway.policies import Bound, PolicySet, entries
 from stopadvisor.serving.gateway.pool import Pool, Upstream
 from stopadvisor.serving.metrics import Log, Metrics, RequestRecord
-from stopadvisor.serving.serve_settings import GatewaySettings
+from stopadvisor.serving.serve_settings import GatewaySettings, Timeouts
+from tests.engines.rung_server import ladder_toml
+from tests.policy_content import SERVED_RUNGS
+from tests.serving.gateways import PATIENCE
+from tests.serving.test_gateway_ladder import policy_of
 from tests.serving.virtual_server import run_virtually
 
 # --- The pool -------------------------------------------------------------------------------------
@@ -161,6 +168,24 @@ def test_two_requests_wait_for_each_place_and_no_more() -> None:
 
 
 # --- Policies at an upstream ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("climbs", [False, True], ids=["policy", "ladder"])
+def test_a_check_is_not_held_by_a_silent_upstream(
+    policies: Path, tmp_path: Path, climbs: bool
+) -> None:
+    """It accepts connections and says nothing; a whole reply may take ten minutes."""
+    ladder, policy = None, policies / "stops.json"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
+        if climbs:
+            policy = policy_of(tmp_path)
+            ladder = read_rungs(Path(ladder_toml(tmp_path / "ladder.toml", SERVED_RUNGS, url)))
+        limits = Timeouts(first=0.1, total=10 * PATIENCE)
+        settings = GatewaySettings(policy, upstreams=(url,), ladder=ladder, timeouts=limits)
+        check = PolicySet.load(settings).open_at(Upstream(0, url), retry_timeout=0.0)
+        with pytest.raises(Unreachable, match="no answer"):
+            asyncio.run(asyncio.wait_for(check, PATIENCE))
 
 
 def test_a_replaced_policy_is_closed_after_its_last_request_and_once() -> None:

@@ -62,6 +62,8 @@ _KEEP_ALIVE = 4.0
 
 _BROKEN = (httpx2.HTTPError, TimeoutError, EOFError)
 """Errors of a failing connection."""
+_DISCONNECTED = (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError)
+"""Errors of a connection that is closed or reset without an answer."""
 _MALFORMED = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError)
 """Errors of parsing a malformed answer."""
 FINAL = {401, 402, 403}
@@ -283,7 +285,7 @@ class Client:
         status = 0
         try:
             async with asyncio.timeout_at(begins_by):
-                response = await self._http.send(request, stream=True)
+                response = await self._sent(request)
             try:
                 status = response.status_code
                 answer = Body(response, BodyLimits.of(body), deadline, timeouts)
@@ -310,6 +312,22 @@ class Client:
             raise MalformedError(f"{server.url}: {reason}") from None
         server.worked()
         return result
+
+    async def _sent(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request; again if the server had just closed the idle connection it went over."""
+        opened: list[str] = []
+
+        async def note(event: str, _: Any) -> None:
+            if event == "connection.connect_tcp.started":
+                opened.append(event)
+
+        request.extensions["trace"] = note
+        while True:
+            try:
+                return await self._http.send(request, stream=True)
+            except _DISCONNECTED:
+                if opened:
+                    raise
 
     def _raise_for(self, server: Server, response: httpx2.Response, body: bytes) -> None:
         """Raise for an error status: `TransientError` to retry, or `Refused`."""

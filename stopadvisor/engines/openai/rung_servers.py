@@ -153,15 +153,21 @@ class RungServers:
         for client in self._clients.values():
             await client.aclose()
 
-    async def listed(self) -> Mapping[str, Any]:
-        """The models that the reference's server lists; `Unreachable` if it is down."""
+    async def listed(self, seconds: float) -> Mapping[str, Any]:
+        """The models that the reference's server lists within `seconds`, before it is asked more.
+
+        `Unreachable` if it is down or silent.
+        """
+        client = self._clients[self._reference.name]
+        usual, client.request_timeout = client.request_timeout, seconds
         try:
-            client = self._clients[self._reference.name]
             return await client.ask("GET", "/models", opening=True)
         except Unreachable:
             raise
         except EngineError:  # it lists none
             return {}
+        finally:
+            client.request_timeout = usual
 
     async def ask(
         self, rung: Rung, prompt: Prompt, *, max_tokens: int | None = None, logprobs: bool = False

@@ -171,6 +171,9 @@ class Gateway:
             record.error = "client-gone"
         except Refusal as no:
             await _refuse(sender, no)
+        except TimeoutError:  # its time has run out
+            record.error = "TimeoutError"
+            await _refuse(sender, Refusal(504, "the upstream took too long", "upstream_error"))
         except (BrokenReply, SlowReader) as error:
             record.error = type(error.__cause__ or error).__name__
         except Exception as error:  # noqa: BLE001 - a bug here must not affect other requests
@@ -183,11 +186,14 @@ class Gateway:
 
     async def _serve(self, request: Incoming, sender: Sender) -> None:
         record = sender.record
+        loop, total = asyncio.get_running_loop(), self.settings.timeouts.total
         if request.method != "POST":
+            request.ends = loop.time() + total
             await self._forward(request, sender)
             return
         covered = await self._find_policy(request, record)
         async with self._admission.place(record):
+            request.ends = loop.time() + total
             record.own_seconds = time.perf_counter() - sender.began - record.queue_seconds
             FORWARDED.set(request.header(b"authorization"))
             TRACE_CONTEXT.set(trace_context(request.headers))
@@ -247,12 +253,14 @@ class Gateway:
             if bound is None:
                 raise EngineError("not checked yet")
             with bound.used() as servers:
-                async with asyncio.timeout(self.settings.timeouts.total):
+                async with asyncio.timeout_at(request.ends):
                     climbed = await climb(
                         servers, served.policy, asked.prompt, asked.task, leaves_reference=True
                     )
+        except TimeoutError:
+            raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the reference answers
-            if not isinstance(error, StopAdvisorError | TimeoutError):
+            if not isinstance(error, StopAdvisorError):
                 record.error = type(error).__name__  # a bug in the gateway
             record.route, record.reason = "passthrough", "failed"
             return False
@@ -303,7 +311,7 @@ class Gateway:
                 live = shadowed.live(asked, prompt_ids=prompt_ids, replica=0, observer=responder)
                 record.upstream = upstream.number
                 try:
-                    async with asyncio.timeout(self.settings.timeouts.total):
+                    async with asyncio.timeout_at(request.ends):
                         answered = await responder.run(live)
                 except Exception as error:
                     if sender.begun:
@@ -312,6 +320,8 @@ class Gateway:
                         break  # forwarding the request lets the client see the server's own words
                     if isinstance(error, StopAdvisorError | TimeoutError):
                         self.pool.failed(upstream)
+                        if request.is_over:
+                            raise TimeoutError from error
                         continue
                     # A bug in the gateway: answer in full, as if there were no policy.
                     record.error = type(error).__name__

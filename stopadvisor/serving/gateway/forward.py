@@ -41,6 +41,10 @@ _MOST_BYTES = 4 * 2**20
 _BUSY = {502, 503, 504}
 """Statuses after which another upstream is tried."""
 _UNREACHABLE = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+_DISCONNECTED = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
+"""Closed or reset without an answer; also the base of errors of connecting."""
+_STREAM_PATHS = {"/chat/completions", "/completions"}
+"""Their streams end with ``data: [DONE]``."""
 
 
 class BrokenReply(Exception):
@@ -67,20 +71,15 @@ class Forwarder:
     def __init__(self, pool: Pool, timeouts: Timeouts, key: Key | None) -> None:
         self._pool, self._timeouts, self._key = pool, timeouts, key
         self._proxies = {upstream: proxy_of(upstream.url) for upstream in pool.all}
-        self._http = aiohttp.ClientSession(
-            auto_decompress=False,
-            skip_auto_headers=_AUTOMATIC,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect),
-            # Shorter than upstreams keep idle connections: vLLM closes them after 5 s.
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0),
-            # With it, requests without a key would get credentials from the operator's ~/.netrc.
-            trust_env=False,
-        )
+        # Shorter than upstreams keep idle connections: vLLM closes them after 5 s.
+        self._http = _session(timeouts, keepalive_timeout=4.0)
+        self._fresh = _session(timeouts, force_close=True)
+        """Opens a connection for each request."""
 
     async def aclose(self) -> None:
         """Close all connections."""
         await self._http.close()
+        await self._fresh.close()
 
     async def get(self, upstream: Upstream, path: str) -> Any:
         """Return a short JSON reply.
@@ -114,8 +113,10 @@ class Forwarder:
         target: Target,
         headers: list[tuple[str, str]],
         body: bytearray | None = None,
+        *,
+        fresh: bool = False,
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        return self._http.request(
+        return (self._fresh if fresh else self._http).request(
             method,
             target.at(upstream.url),
             headers=headers,
@@ -127,12 +128,13 @@ class Forwarder:
     async def forward(self, request: Incoming, send: Send) -> Upstream:
         """Answer a request with an upstream's reply, and return the upstream.
 
-        Another upstream is tried as long as no byte was sent to the client.
+        Another upstream is tried as long as no byte was sent to the client and the request's time
+        has not run out.
 
         Raises
         ------
         Refusal
-            No upstream answers.
+            No upstream answers in time.
         BrokenReply
             An upstream failed after its first byte.
         """
@@ -140,48 +142,70 @@ class Forwarder:
         status, message = 503, "no upstream is in use"
         again = True
         while (upstream := self._pool.pick(tried)) is not None:
+            tried.append(upstream)
             with self._pool.at(upstream):
                 try:
-                    await self._at(upstream, request, send, tried)
+                    await self._at(upstream, request, send, tried, fresh=not again)
                     return upstream
                 except _TryAnother:
                     status, message = 503, "the upstream is busy"
                 except (aiohttp.ClientError, OSError, _Unfit) as error:
-                    # The upstream may just have closed a kept-alive connection: retry once.
-                    if again and isinstance(error, aiohttp.ServerDisconnectedError):
+                    if again and self._may_be_well(error, tried):
                         again = False
+                        tried.remove(upstream)
                         continue
-                    self._pool.failed(upstream, gone=isinstance(error, _UNREACHABLE))
+                    is_refused = isinstance(error, aiohttp.ClientConnectorError)
+                    self._pool.failed(upstream, gone=is_refused)
                     status, message = 502, "the upstream broke off"
                     if isinstance(error, _UNREACHABLE):
                         message = "the upstream cannot be reached"
                     elif isinstance(error, TimeoutError):
                         status, message = 504, "the upstream took too long"
-                    elif isinstance(error, aiohttp.ServerDisconnectedError):
+                    elif isinstance(error, _DISCONNECTED):
                         message = "the upstream closed the connection"
                     elif isinstance(error, _Unfit):
                         message = str(error)
-            tried.append(upstream)
+            if request.is_over:
+                break
         raise Refusal(status, message, "upstream_error")
 
+    def _may_be_well(self, error: Exception, tried: list[Upstream]) -> bool:
+        """Whether the last upstream tried may answer the request on another connection.
+
+        It may just have closed an idle connection.  And where this process had no processor for
+        some seconds, a connection that was accepted at once seems late: tried again if no other
+        upstream can be.
+        """
+        if isinstance(error, aiohttp.ConnectionTimeoutError):
+            return self._pool.pick(tried) is None
+        return isinstance(error, _DISCONNECTED) and not isinstance(error, _UNREACHABLE)
+
     async def _at(
-        self, upstream: Upstream, request: Incoming, send: Send, tried: list[Upstream]
+        self,
+        upstream: Upstream,
+        request: Incoming,
+        send: Send,
+        tried: list[Upstream],
+        *,
+        fresh: bool,
     ) -> None:
         """Forward to one upstream; raise errors before the first byte, `BrokenReply` after it."""
         loop, limits = asyncio.get_running_loop(), self._timeouts
         mask = None if self._key is None else self._key.mask()
         renewed = loop.time()
-        end = renewed + limits.total
+        end = request.ends
+        begins_by = min(renewed + limits.first, end) if request.streams else end
         begun = False
         try:
             async with (
-                asyncio.timeout(limits.first if request.streams else limits.total) as limit,
+                asyncio.timeout_at(begins_by) as limit,
                 self._ask(
                     request.method,
                     upstream,
                     request.target,
                     self._headers(request),
                     request.body or None,
+                    fresh=fresh,
                 ) as answer,
             ):
                 if not 200 <= answer.status < 600:
@@ -191,7 +215,7 @@ class Forwarder:
                     raise _Unfit("the upstream answered in an encoding that was not asked for")
                 if answer.status in _BUSY:
                     self._pool.failed(upstream)
-                    if self._pool.pick([*tried, upstream]) is not None:
+                    if self._pool.pick(tried) is not None:
                         raise _TryAnother
                 pieces = answer.content.iter_any().__aiter__()
                 piece = await anext(pieces, b"")
@@ -206,7 +230,9 @@ class Forwarder:
                 if streams:
                     renewed = loop.time()
                     limit.reschedule(min(renewed + limits.between, end))
+                ends_openly, tail = _ends_openly(request, answer), b""
                 while piece:
+                    tail = (tail + piece[-32:])[-32:]
                     shown = piece if mask is None else mask.take(piece)
                     if shown:
                         await send(_piece(shown, more=True))
@@ -215,6 +241,8 @@ class Forwarder:
                         renewed = loop.time()
                         limit.reschedule(min(renewed + limits.between, end))
                     piece = await anext(pieces, b"")
+                if ends_openly and not tail.rstrip().endswith(b"[DONE]"):
+                    raise aiohttp.ClientPayloadError("the stream ended early")
                 await send(_piece(b"" if mask is None else mask.rest(), more=False))
                 if answer.status not in _BUSY:
                     upstream.failures = 0
@@ -236,6 +264,18 @@ class Forwarder:
         return headers
 
 
+def _session(timeouts: Timeouts, **connections: Any) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        auto_decompress=False,
+        skip_auto_headers=_AUTOMATIC,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect),
+        connector=aiohttp.TCPConnector(limit=0, **connections),
+        # With it, requests without a key would get credentials from the operator's ~/.netrc.
+        trust_env=False,
+    )
+
+
 def proxy_of(upstream_url: str) -> str | None:
     """Return the proxy that the environment names for an upstream, with its credentials."""
     upstream = urlsplit(upstream_url)
@@ -244,6 +284,14 @@ def proxy_of(upstream_url: str) -> str | None:
         return None
     proxy = proxy if "://" in proxy else f"http://{proxy}"
     return proxy if urlsplit(proxy).scheme == "http" else None  # aiohttp supports no others
+
+
+def _ends_openly(request: Incoming, answer: aiohttp.ClientResponse) -> bool:
+    """Whether only ``[DONE]`` tells a whole stream from one whose server was killed."""
+    framed = {"Content-Length", "Transfer-Encoding", "Content-Encoding"}
+    is_stream = answer.status == 200 and answer.content_type == "text/event-stream"
+    is_named = request.target.path in _STREAM_PATHS
+    return is_stream and is_named and not any(name in answer.headers for name in framed)
 
 
 def _end_to_end(headers: _Headers, left_out: Collection[bytes]) -> list[tuple[bytes, bytes]]:

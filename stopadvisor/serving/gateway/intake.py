@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import time
 from collections.abc import AsyncIterator, Callable
@@ -95,6 +96,13 @@ class Incoming:
     body: bytearray
     streams: bool = False
     """The client asks for a streamed reply."""
+    ends: float = math.inf
+    """When its reply must be complete, by the event loop's clock; set once it leaves the queue."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its time has run out."""
+        return asyncio.get_running_loop().time() >= self.ends
 
     def header(self, name: bytes) -> str:
         """Return a header's value; empty if it is missing."""

@@ -192,7 +192,8 @@ class PolicySet:
             forwards=True,
         )
         try:
-            self._entries[upstream.url] = entries(await servers.listed(), self.names)
+            listed = await servers.listed(limits.opening)
+            self._entries[upstream.url] = entries(listed, self.names)
         except BaseException:
             await servers.aclose()
             raise
@@ -234,7 +235,7 @@ class PolicySet:
             [upstream.url],
             served.asked_for,
             key=upstream_key(settings) or ForwardedKey(),
-            request_timeout=min(limits.first, limits.total),
+            request_timeout=limits.opening,
             retry_timeout=retry_timeout,
             connect_timeout=limits.connect,
             stream_timeouts=StreamTimeouts(limits.first, limits.between),

@@ -49,9 +49,9 @@ class Upstream:
 class Pool:
     """All upstreams.
 
-    An unreachable server is taken out of use at once.  One that fails several requests is checked
-    first, because the requests may be at fault.  A server comes back only after a check has found
-    the same model there; client requests never test it.
+    A server that refuses connections is taken out of use at once.  One that fails several requests
+    is checked first, because the requests may be at fault.  A server comes back only after a check
+    has found the same model there; client requests never test it.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ class Pool:
             gauge.set(upstream.in_flight)
 
     def failed(self, upstream: Upstream, *, gone: bool = False) -> None:
-        """Count a failure before the first byte; `gone` if the server accepts no connections."""
+        """Count a failure before the first byte; `gone` if the server refuses connections."""
         upstream.failures += 1
         if upstream.is_up and gone:
             self.take_out(upstream, "unreachable")
