@@ -37,29 +37,20 @@ from stopadvisor.runs.look_log import (
 from stopadvisor.runs.sources import Source
 
 __all__ = [
-    "NeighbourLooks",
-    "PolicyCheck",
-    "closed_questions",
-    "hand_out",
-    "neighbour_looks",
-    "open_all",
-    "open_test",
-    "record_check",
-    "take_look",
-    "unsealed_rows",
-    "unshown_questions",
-]
+    "NeighbourLooks", "PolicyCheck", "closed_questions", "hand_out", "neighbour_looks",
+    "open_all", "open_test", "record_check", "take_look", "unsealed_rows", "unshown_questions",
+]  # fmt: skip
 
 
 def closed_questions(source: Source) -> set[str]:
-    """Keys of calibration questions whose outcomes are closed; an archive is published open."""
+    """Keys of calibration questions whose outcomes are still closed; an archive has none."""
     return set() if source.is_archive else unshown_questions(source)
 
 
 def unshown_questions(source: Source) -> set[str]:
     """Keys of calibration questions whose outcomes no recorded look has shown.
 
-    A failed look shows nothing but its failure, so its questions stay closed.
+    A failed look shows only that it failed, so its questions stay closed.
     """
     log = read_log(source.folder)
     shown = log.shown.union(*(look.questions for look in log.looks if look.opened))
@@ -77,7 +68,7 @@ def hand_out(sealed: SealedQuestions, look: Look) -> CalibrationQuestions:
     covered = set(look.questions)
     if closed := [key for key in sealed.keys if digest_of(key) not in covered]:
         raise CalibrationError(
-            f"look {look.number} is not about {len(closed)} of these questions, e.g. "
+            f"look {look.number} does not cover {len(closed)} of these questions, e.g. "
             f"{min(closed)!r}: their outcomes stay closed"
         )
     return sealed.unseal().as_calibration()
@@ -89,13 +80,13 @@ def unsealed_rows(source: Source, rows: NDArray[Any]) -> OpenQuestions:
     Raises
     ------
     CalibrationError
-        Some of them are calibration questions that are still closed.
+        Some are calibration questions that are still closed.
     """
     table = source.table.take(rows)
     if closed_questions(source) & set(table.keys):
         raise CalibrationError(
-            f"{source.folder}: nobody has seen outcomes of its calibration questions, so that they "
-            "stay closed; a certificate by `stopadvisor calibrate` opens them"
+            f"{source.folder}: its calibration questions are still closed; a certificate by "
+            "`stopadvisor calibrate` opens them"
         )
     return table.unseal()
 
@@ -147,7 +138,7 @@ def neighbour_looks(
         except ProbeError as error:
             if _holds(other, questions, lines):
                 raise ProbeError(
-                    f"{error} (its probes are those of {folder}, so its looks count)"
+                    f"{error} (it holds the same probes as {folder}, so its looks count here)"
                 ) from error
             remarks.append(f"{error}; its looks are not counted here")
             continue
@@ -185,16 +176,16 @@ def take_look(
 
     The same request on the same questions is the same look: its result is known already.  The union
     bound over looks is sound as long as no request depends on calibration figures.  So a look for a
-    certificate may follow only failures, of which nothing was shown, unless its settings stood, or
-    were tested, before any figure was shown.
+    certificate may follow only failures, which show nothing, unless its settings were fixed or
+    tested before any figure was shown.
 
     Parameters
     ----------
     questions, lines : collection of str
         Digests of the questions it opens, and of their lines in ``probes.jsonl``.
     asked : mapping
-        Everything that may change the result, as JSON values.  Its ``standing`` are the settings
-        with which a certificate may still follow a look that shows outcomes.
+        Everything that may change the result, as JSON values.  In a look that shows outcomes,
+        ``standing`` holds the only settings that a later certificate may have.
     planned : int, optional
         Number of looks that share `delta`; must be declared with the first.
 
@@ -221,8 +212,8 @@ def take_look(
     certifies = "standing" not in asked
     if certifies and (shown := log.shown & set(keys)):
         raise CalibrationError(
-            f"{len(shown)} of these questions served as fit questions, which shows their "
-            "outcomes: they can certify nothing; use --fresh"
+            f"{len(shown)} of these questions served as fit questions: their outcomes are known, "
+            "so they can certify nothing; use --fresh"
         )
     if planned is None and earlier:
         planned = earlier[0].planned
@@ -238,8 +229,8 @@ def take_look(
     number = len(earlier) + 1
     if planned is not None and number > planned:
         raise CalibrationError(
-            f"all {planned} planned looks at these calibration questions are used up; add labels "
-            "and calibrate on the new ones with --fresh"
+            f"all {planned} planned looks at these calibration questions are used up; add labelled "
+            "questions and use --fresh"
         )
     if certifies:
         _check_unseen(own, asked)
@@ -248,8 +239,8 @@ def take_look(
     before = () if planned is not None else tuple(look.delta for look in earlier)
     if delta + sum(before) >= 1:
         raise CalibrationError(
-            f"look {number} at delta = {delta:g} leaves no confidence; add labels and calibrate "
-            "on the new ones with --fresh"
+            f"look {number} at delta = {delta:g} leaves no confidence; add labelled questions and "
+            "use --fresh"
         )
     opens = tuple(sorted(set(lines)))
     elsewhere = neighbours.elsewhere + len(log.looks) - len(own)
@@ -258,22 +249,22 @@ def take_look(
 
 
 def _request(look: Look) -> tuple[Any, ...]:
-    """What identifies a look in any log."""
+    """The fields that identify a look in any log."""
     return look.questions, dict(look.asked), look.delta
 
 
 def _check_unseen(earlier: Sequence[Look], asked: Mapping[str, Any], where: str = "") -> None:
-    """Refuse settings that may have been chosen after seeing figures of these questions."""
+    """Refuse settings that somebody may have chosen after seeing figures of these questions."""
     for place, look in enumerate(earlier):
         until_then = earlier[: place + 1]
         if look.opened and not any(_allows(past, asked, own=not where) for past in until_then):
             names = [look.asked[name] for name in ("protocol", "study") if name in look.asked]
             showed = f"showed their outcomes ({', '.join(map(str, names))})"
             raise CalibrationError(
-                f"look {look.number} at these calibration questions{where}, of "
+                f"look {look.number} at these calibration questions{where}, on "
                 f"{look.created[:10]}, {'ended in a certificate' if look.certified else showed}: "
-                "other settings could have been chosen by what it showed, and their certificate "
-                "would promise more than it holds. Add labelled questions and use --fresh"
+                "settings chosen by what it showed would promise more than they keep. Add "
+                "labelled questions and use --fresh"
             )
 
 
@@ -287,7 +278,7 @@ def _allows(look: Look, asked: Mapping[str, Any], *, own: bool) -> bool:
         # Lost answers differ too, so a certificate on lost ones may follow one on differing ones.
         del had["loss"]
     settled = had.pop("standing", had if own else None)
-    # How many labels count must be settled before any figure of these questions is shown.
+    # The number of labels must be fixed before any figure of these questions is shown.
     return (
         settled is not None
         and settled.get("sampled_labels") == asked.get("sampled_labels")
@@ -344,7 +335,7 @@ def record_check(
         )
     if planned is not None and len({row["policy"] for row in earlier} - {policy}) >= planned:
         raise CalibrationError(
-            f"all {planned} planned policies were checked on these questions; a further one needs "
+            f"all {planned} planned policies were checked on these questions; another one needs "
             "fresh questions"
         )
     about = {"policy": policy, "questions_sha256": keys}

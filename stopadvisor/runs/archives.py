@@ -25,7 +25,7 @@ _IDS = "ids"
 _CLOSED = "closed_by_itself"
 """Optional array (N, m): whether the model closed its thinking right after the answer."""
 _ROW = "row-"
-"""Prefix of the keys of questions that are named by row number."""
+"""Key prefix of questions that are named by row number."""
 _ARCHIVE_ARRAYS = ("budgets", "think_lens", "conf_lp", "conf_ent", "mkr", "ans")
 
 
@@ -33,22 +33,20 @@ def read_archive(path: Path) -> OpenQuestions:
     """Read a ``raw.npz`` in the layout of the paper's own scripts.
 
     Archives hold no natural answers, so full thinking is the last checkpoint.  Without the array
-    `correct`, an answer is right if it equals the last one.  Lengths of probes are not recorded:
-    each counts as ``ans_tokens`` of the ``meta.json`` next to the archive, else as the paper's cap.
+    `correct`, an answer is right if it equals the last one.  Probe lengths are not recorded: each
+    probe counts ``ans_tokens`` of the ``meta.json`` next to the archive, else the paper's cap.
 
     Raises
     ------
     ProbeError
-        The file is not such an archive; an array is missing, has the wrong shape or values that
-        are not finite; or two questions have the same id.
+        The file is not an archive; an array is missing, misshapen or not finite; or two questions
+        have the same id.
     """
     arrays = _arrays(path)
     labelled = "correct" in arrays
     n, m = _check_arrays(path, arrays)
-    correct = arrays.get("correct")
     codes = answer_codes(arrays["ans"])[0]
-    if correct is None:
-        correct = agreeing(codes)
+    correct = arrays["correct"] if labelled else agreeing(codes)
     if not np.isin(correct, (0, 1)).all():
         raise ProbeError(f"{path}: array 'correct' must hold 0 and 1 only")
     closed = arrays.get(_CLOSED)
@@ -151,7 +149,7 @@ def _ids(path: Path, arrays: Mapping[str, NDArray[Any]], n: int) -> tuple[str, .
 
 
 def names_questions(keys: Iterable[str]) -> bool:
-    """Whether keys identify questions beyond one archive: none is a row number."""
+    """Whether keys mean the same in other archives, because none is a row number."""
     return not any(key.startswith(_ROW) for key in keys)
 
 

@@ -60,7 +60,7 @@ PROBES = "probes.jsonl"
 REPLIES = "replies.jsonl"
 """Replaces `PROBES` in a ladder's run."""
 PARTIAL = "probes.partial"
-"""Half-written last lines that a kill left in probes and thinking; nothing reads it."""
+"""Half-written last lines of probes and thinking, after a kill; nothing reads it."""
 THINKING = "thinking.jsonl"
 """What the model thought, for people to read."""
 
@@ -177,14 +177,14 @@ class RunDirectory:
         self.manifest = manifest
 
     def note_versions(self, engine: Mapping[str, Any]) -> str | None:
-        """Record the versions of the engine that continues this run; a remark if they are new."""
+        """Record the versions of the engine that continues this run; return a remark if new."""
         manifest = with_versions(self.manifest, engine)
         if manifest == self.manifest:
             return None
         self.annotate(**manifest)
         return (
-            f"{self.path} was begun with {self.manifest['engine']['engine']} "
-            f"{self.manifest['engine'].get('engine_version')} and goes on with "
+            f"{self.path} began with {self.manifest['engine']['engine']} "
+            f"{self.manifest['engine'].get('engine_version')} and continues with "
             f"{engine.get('engine_version')}: both are recorded, and a policy names both"
         )
 
@@ -197,8 +197,8 @@ class RunDirectory:
             return None
         does = "asks" if self.ladder is None else "grades"
         return (
-            f"{self.probes_path}: line {len(lines) + 1} is half-written and does not count; the "
-            f"same `probe` {does} its question again"
+            f"{self.probes_path}: line {len(lines) + 1} is half-written and does not count; "
+            f"repeating `probe` {does} its question again"
         )
 
     def records(self) -> list[ProbeRecord]:
@@ -216,7 +216,7 @@ class RunDirectory:
             if name in records:
                 raise ProbeError(
                     f"{where}: question {record.id!r} (sample {record.sample}) "
-                    f"already stands on line {[*records].index(name) + 1}"
+                    f"is already on line {[*records].index(name) + 1}"
                 )
             records[name] = record
         return [*records.values()]
@@ -237,14 +237,14 @@ class RunDirectory:
         return list(map(digest_of, finished_lines(self.probes_path)[0]))
 
     def repair(self) -> str | None:
-        """Move half-written last lines aside, before anything is appended; a remark if so."""
+        """Move half-written last lines aside before appending; return a remark on that."""
         set_aside_tail(self.path / THINKING, PARTIAL)
-        # The replies of a ladder stand in a file of their own before they are graded.
+        # A ladder's replies are in a file of their own before they are graded.
         again = "asked" if self.ladder is None else "graded"
         return set_aside_tail(self.probes_path, PARTIAL, again)
 
     def append(self, records: Sequence[ProbeRecord | ReplyRecord]) -> None:
-        """Append records; all are on disk when this returns, or OutputError and none is."""
+        """Append records: all are on disk when this returns, none if it raises OutputError."""
         if records:
             append(self.probes_path, b"".join(line_of(record) + b"\n" for record in records))
 
@@ -286,7 +286,7 @@ class KeptThinking:
 
 
 def keep_thinking(folder: Path, questions: Sequence[Question], traces: Sequence[RawTrace]) -> None:
-    """Append the thinking of questions; of a question asked again, the last line counts."""
+    """Append the thinking of questions; where one was asked again, its last line counts."""
     rows = (
         {
             "id": question.id,

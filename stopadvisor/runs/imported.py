@@ -23,16 +23,9 @@ from stopadvisor.workload.logged import Gathered
 from stopadvisor.workload.questions import Question, Workload, read_workload
 
 __all__ = [
-    "IMPORTED",
-    "ImportedDataset",
-    "ImportedLog",
-    "ImportedProbes",
-    "ImportedReplies",
-    "write_dataset",
-    "write_log",
-    "write_recording",
-    "write_replies",
-]
+    "IMPORTED", "ImportedDataset", "ImportedLog", "ImportedProbes", "ImportedReplies",
+    "write_dataset", "write_log", "write_recording", "write_replies",
+]  # fmt: skip
 
 IMPORTED = "imported"
 """Name of the engine in the manifest of an imported run."""
@@ -40,12 +33,12 @@ IMPORTED = "imported"
 
 @dataclass(frozen=True)
 class ImportedLog:
-    """`import --json`, of all formats but `probes`."""
+    """`import --json` of a log."""
 
     out: Path
     """The workload."""
     format: str
-    """Its name on the command line."""
+    """Name of the format on the command line."""
     sources: tuple[Path, ...]
     """The files that were read."""
     n_questions: int
@@ -57,7 +50,7 @@ class ImportedLog:
     n_traces: int
     """Recorded traces with their thinking."""
     n_cut: int
-    """Traces whose thinking was cut, so that there is no reply."""
+    """Traces cut while thinking, so without a reply."""
     n_without_thinking: int
     """Replies without their thinking."""
     n_untraced: int
@@ -115,7 +108,7 @@ class ImportedProbes:
     budgets: tuple[int, ...] | None
     """Thinking tokens at each checkpoint; null if each question has its own positions."""
     entropy_source: str
-    """`full`, or `none` where no log-probability and no entropy was recorded."""
+    """`full`, or `none` if neither log-probability nor entropy was recorded."""
     max_think: int
     """Cap on thinking tokens; the longest trace if none was given."""
     suffix_tokens: int
@@ -204,13 +197,13 @@ def write_recording(
 ) -> ImportedProbes:
     """Write recorded probes as a run directory, in a folder that does not exist yet.
 
-    `cap` is the cap on thinking at recording, None for the longest trace; `model` is what policies
-    are bound to, None for nothing; `seed` and `fractions` draw the split.
+    `cap` is the cap on thinking at recording, None for the longest trace; policies are bound to
+    `model`, or to none; `seed` and `fractions` draw the split.
 
     Raises
     ------
     OutputError
-        The folder exists already or cannot be written.
+        The folder already exists or cannot be written.
     """
     probes = [c for record in recording.records for c in record.checkpoints]
     in_open = bool(probes) and all(c.closed_by_itself is not None for c in probes)
@@ -271,7 +264,7 @@ def _run_of(
     ladder: Sequence[Mapping[str, Any]] | None = None,
 ) -> RunDirectory:
     if out.exists():
-        raise OutputError(f"{out}: exists already; choose another --out")
+        raise OutputError(f"{out}: already exists; choose another --out")
     questions = {
         r.key: Question(r.id, r.key, (), r.gold or None, r.task, r.category, r.group)
         for r in recorded.records

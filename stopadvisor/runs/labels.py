@@ -1,4 +1,4 @@
-"""Gold that people typed: ``labels.jsonl`` in a run, and sheets to be filled in elsewhere."""
+"""Gold that people typed: ``labels.jsonl`` in a run, and sheets to fill in elsewhere."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Label:
 class LabelFile:
     """The labels of one run, a line each; lines are only ever appended.
 
-    `keys` holds the key of each of the run's questions, by id.
+    `keys` maps the ids of the run's questions to their keys.
     """
 
     def __init__(self, run: RunDirectory, keys: Mapping[str, str]) -> None:
@@ -95,16 +95,16 @@ class LabelFile:
         for label in labels:
             if label.id not in self._keys:
                 raise ProbeError(
-                    f"gold for question {short_repr(label.id)}, which is not in the run"
+                    f"question {short_repr(label.id)} is not in the run, got gold for it"
                 )
             mine = known.setdefault(label.labeller, {})
             if label.id not in mine:
                 new.append(label)
             if mine.setdefault(label.id, label.gold) != label.gold:
                 raise ProbeError(
-                    f"question {short_repr(label.id)} is labelled {short_repr(mine[label.id])} "
-                    f"already, got {short_repr(label.gold)}; withdraw the first with undo, or say "
-                    "--labeller"
+                    f"question {short_repr(label.id)} is already labelled "
+                    f"{short_repr(mine[label.id])}, got {short_repr(label.gold)}; undo the first "
+                    "label, or name another --labeller"
                 )
         self._append(self._named(label) | {"gold": label.gold} for label in new)
 
@@ -138,7 +138,7 @@ class LabelFile:
         if row["run"] != self._run or self._keys.get(row["id"]) != row["key"]:
             raise ProbeError(
                 f"{where}: question {short_repr(row['id'])} of run {short_repr(row['run'])}: "
-                f"these are the labels of another run, and this one is {self._run!r}"
+                f"these labels belong to another run; this one is {self._run!r}"
             )
 
 
@@ -147,7 +147,7 @@ class LabelFile:
 
 @dataclass(frozen=True)
 class LabelSheet:
-    """A question to be labelled elsewhere."""
+    """A question to label elsewhere."""
 
     id: str
     question: str
@@ -159,7 +159,7 @@ def write_sheet(path: Path, sheets: Sequence[LabelSheet], run: RunDirectory) -> 
     """Write questions and answers with an empty `gold` to fill in, as JSONL or CSV."""
     _check_format(path)
     if path.exists():
-        raise OutputError(f"{path}: exists already, and may hold labels; choose another --export")
+        raise OutputError(f"{path}: already exists and may hold labels; choose another --export")
     rows = [
         {
             "id": sheet.id,
@@ -183,7 +183,7 @@ def write_sheet(path: Path, sheets: Sequence[LabelSheet], run: RunDirectory) -> 
 
 
 def read_sheet(path: Path, run: RunDirectory, labeller: str) -> list[Label]:
-    """Read a sheet that was filled in; questions whose gold is empty are left out.
+    """Read a filled-in sheet, without questions whose gold is empty.
 
     Where the labeller could not tell, `gold` is null in JSONL and ``null`` in CSV.
 
@@ -202,11 +202,11 @@ def read_sheet(path: Path, run: RunDirectory, labeller: str) -> list[Label]:
     for where, row in rows:
         if row.get("run") not in (None, "", run.manifest["id"]):
             raise ProbeError(
-                f"{where}: field 'run': the labels of another run, {short_repr(row['run'])}; this "
-                f"one is {run.manifest['id']!r}"
+                f"{where}: field 'run': expected this run, {run.manifest['id']!r}, got labels of "
+                f"{short_repr(row['run'])}"
             )
         if "gold" not in row:
-            refuse(where, "gold", "it in every row", None)
+            refuse(where, "gold", "a value in every row", None)
         gold = row["gold"]
         if isinstance(gold, int | Decimal) and not isinstance(gold, bool):
             gold = str(gold)
@@ -215,7 +215,7 @@ def read_sheet(path: Path, run: RunDirectory, labeller: str) -> list[Label]:
             continue  # also the empty rows that spreadsheets append
         name = text_field(row, "id", where)
         if name is None:
-            refuse(where, "id", "it in every row", None)
+            refuse(where, "id", "a value in every row", None)
         gold = None if gold is None else gold.strip()
         line, earlier = lines.setdefault(name, (where.rpartition(":")[2], gold))
         if earlier != gold:

@@ -20,9 +20,9 @@ __all__ = [
 MOST_RUNGS = 16
 MOST_SAMPLES = 128
 """Most samples of one rung."""
-_WHERE = ("engine", "base_url", "api_key_env", "policy")
+_ADDRESS_FIELDS = ("engine", "base_url", "api_key_env", "policy")
 """Fields that say where to ask: no promise depends on them, and a policy file must not set them."""
-_OF_POLICY = ("reasoning_effort", "chat_template_kwargs", "temperature", "max_tokens")
+_POLICY_FIELDS = ("reasoning_effort", "chat_template_kwargs", "temperature", "max_tokens")
 """Fields that a rung's own policy sets."""
 
 _Text = Annotated[
@@ -32,7 +32,7 @@ _Prices = Annotated[
     tuple[float, ...],
     Condition(
         "three prices >= 0: input, cached input and output, the last above 0",
-        lambda found: len(found) == 3 and min(found) >= 0 and found[2] > 0,
+        lambda prices: len(prices) == 3 and min(prices) >= 0 and prices[2] > 0,
     ),
 ]
 # Kept as written: the name of a run distinguishes 0 from 0.0.
@@ -55,7 +55,7 @@ class Rung:
     name: _Text
     """Shown to people and in the header of a reply."""
     price: _Prices
-    """Of a prompt, a cached prompt and a decoded token: money per million, or any one unit."""
+    """Of a prompt, a cached prompt and a decoded token: money per million, or in any one unit."""
     model: _Text | None = None
     engine: Annotated[str, one_of("openai", "hf")] | None = None
     """``hf``: the model in folder `model` runs here; else a server answers."""
@@ -78,8 +78,10 @@ class Rung:
         return dict(plain(self))
 
     def to_policy(self) -> dict[str, Any]:
-        """The fields that a policy holds: all but where to ask, and with which key."""
-        return {name: value for name, value in self.to_dict().items() if name not in _WHERE}
+        """The fields that a policy holds: all but where to ask and with which key."""
+        return {
+            name: value for name, value in self.to_dict().items() if name not in _ADDRESS_FIELDS
+        }
 
 
 @dataclass(frozen=True)
@@ -143,9 +145,9 @@ def ladder_of(content: Any, where: str) -> Ladder:
         if policy is not None:
             what = "none on the reference, which answers in full"
             expect(rung is not rungs[-1], f"rung[{k}].policy", what, policy)
-            refused |= dict.fromkeys(_OF_POLICY, "a policy, which says it")
+            refused |= dict.fromkeys(_POLICY_FIELDS, "a policy, which sets it")
         if rung.engine == "hf":
-            what = "a folder, as engine 'hf' loads it"
+            what = "a folder for engine 'hf' to load"
             expect(rung.model is not None, f"rung[{k}].model", what, None)
             refused |= dict.fromkeys(("base_url", "api_key_env", "reasoning_effort"), "engine 'hf'")
         for name, why in refused.items():

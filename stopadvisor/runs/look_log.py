@@ -29,20 +29,10 @@ from stopadvisor.runs.storage import (
 )
 
 __all__ = [
-    "LOOKS",
-    "Look",
-    "LookLog",
-    "as_recorded",
-    "digests_of",
-    "read_log",
-    "record_regraded",
-    "record_result",
-    "record_shown",
-    "refuse_first_release",
-    "timestamp",
-    "write_look",
+    "LOOKS", "Look", "LookLog", "as_recorded", "digests_of", "read_log", "record_regraded",
+    "record_result", "record_shown", "refuse_first_release", "timestamp", "write_look",
     "write_row",
-]
+]  # fmt: skip
 
 LOOKS = "looks.jsonl"
 _PARTIAL = "looks.partial"
@@ -64,8 +54,8 @@ _LINE = {
 }
 """Fields of `Look` by their keys in a line."""
 _PUT_BACK = (
-    "put back the log of looks that belongs to this run (where the run was copied: that of the run "
-    "it was copied from), or probe into another --out"
+    "put back the log of looks of this run (of a copied run: the original's), or probe into "
+    "another --out"
 )
 
 
@@ -106,7 +96,7 @@ class Look:
     planned: int | None
     """Number of looks declared with the first; None if none was declared."""
     delta: float
-    """Error probability of the certificate it was taken for, without earlier looks."""
+    """Error probability of the certificate it was for, without earlier looks."""
     earlier: tuple[float, ...]
     """`delta` of each look before this one; empty if looks were planned, which share one."""
     asked: Mapping[str, Any]
@@ -118,7 +108,8 @@ class Look:
     created: str
     """When it was taken, in ISO 8601."""
     elsewhere: int = 0
-    """Looks by then at other questions of this run, or next to it at other probes of these."""
+    """Looks before it at other questions of this run, or in neighbouring runs at other probes of
+    these questions."""
     head: str = ""
     """SHA-256 of its line."""
     certified: bool | None = None
@@ -133,8 +124,8 @@ class Look:
     def opened(self) -> bool:
         """Whether figures of its questions were shown, rather than only that it failed.
 
-        Labelling, looks for something other than a certificate, and the last planned look, which
-        none can follow, show their figures in any case.
+        Labelling, looks for anything but a certificate, and the last planned look, which none can
+        follow, always show their figures.
         """
         shows = "asking" in self.asked or "standing" in self.asked or self.number == self.planned
         return shows or self.certified is True
@@ -193,7 +184,7 @@ def read_log(folder: Path) -> LookLog:
     Raises
     ------
     ProbeError
-        It is damaged, changed, missing or an earlier version; without it no certificate can be
+        The log is damaged, changed, missing or of an earlier version, so that no certificate can be
         trusted.
     """
     looks: list[Look] = []
@@ -224,11 +215,12 @@ def read_log(folder: Path) -> LookLog:
 
 
 def refuse_first_release(folder: Path) -> None:
-    """Refuse a run that 0.1.0 assessed: nobody can tell what was shown of it."""
+    """Refuse a run that 0.1.0 assessed: nobody can tell what it has shown."""
     if (folder / _LEDGER).exists():
         raise ProbeError(
-            f"{folder / _LEDGER}: looks recorded by stopadvisor 0.1.0 are not read any more: go on "
-            "with 0.1.0, or assess the workload again in a folder without old runs: --out new/RUN"
+            f"{folder / _LEDGER}: looks recorded by stopadvisor 0.1.0 are not read any more: "
+            "continue with 0.1.0, or assess the workload again with --out new/RUN, in a folder "
+            "without old runs"
         )
 
 
@@ -241,12 +233,12 @@ def _checked_lines(folder: Path) -> list[bytes]:
     try:
         n_noted, digest = int(note["lines"]), str(note["sha256"])
     except (TypeError, KeyError, ValueError) as error:
-        raise ProbeError(f"{folder}: its note of the log of looks is damaged: {error!r}") from error
+        raise ProbeError(f"{folder}: the note of its log of looks is damaged: {error!r}") from error
     # A process killed after the line and before the note leaves more lines than are noted.
     if _digest(lines[:n_noted]) != digest:
         what = "is missing" if not lines else "was changed, or put back to an earlier state"
         raise ProbeError(
-            f"{folder / LOOKS}: the log of looks {what}: the run notes {n_noted} line(s) of "
+            f"{folder / LOOKS}: the log of looks {what}: the run notes {n_noted} line(s) with "
             f"another digest; {_PUT_BACK}"
         )
     return lines
@@ -296,13 +288,13 @@ def record_result(folder: Path, look: Look, *, certified: bool) -> Look:
 
 
 def record_shown(folder: Path, questions: Iterable[str], by: str) -> None:
-    """Record that outcomes of these questions are shown as fit questions, unless it was before."""
+    """Record that outcomes of these fit questions are shown, unless they were before."""
     if new := sorted(set(digests_of(questions)) - read_log(folder).shown):
         write_row(folder, {"shown_sha256": new, "by": by, "time": timestamp()})
 
 
 def record_regraded(folder: Path, before: Sequence[str], after: Sequence[str]) -> None:
-    """Record that lines of probes that looks have opened are about to be graded again.
+    """Record that lines of probes opened by looks are about to be graded again.
 
     `before` and `after` are the digests of all lines, in the order of the file.
     """

@@ -1,9 +1,9 @@
 """The manifest: what decides a run's probes, written before the first question is asked.
 
 Two runs with the same id would write the same probes for the same questions.  The id leaves out the
-questions, so that a workload can grow, and the values that ``auto`` became: they follow from model
-and workload when the run begins, and stay fixed in the manifest.  Versions, dates and batch sizes
-are recorded but are not part of the id.
+questions, so that a workload can grow, and the values chosen for ``auto``, which follow from model
+and workload when the run begins and then stay fixed in the manifest.  Versions, dates and batch
+sizes are recorded but are not part of the id.
 """
 
 from __future__ import annotations
@@ -26,28 +26,17 @@ from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.workload.questions import Workload
 
 __all__ = [
-    "SCHEMA",
-    "build_manifest",
-    "describe_workload",
-    "differences",
-    "engine_of",
-    "has_its_id",
-    "identity_of",
-    "recorded_sampling",
-    "run_id",
-    "run_path",
-    "short",
-    "split_of",
-    "versions_of",
-    "with_versions",
-]
+    "SCHEMA", "build_manifest", "describe_workload", "differences", "engine_of", "has_its_id",
+    "identity_of", "recorded_sampling", "run_id", "run_path", "short", "split_of",
+    "versions_of", "with_versions",
+]  # fmt: skip
 
 SCHEMA = 1
 _VERSIONS = ("engine_version", "torch")
 """Fields of an engine's identity that may change between calls; every version is recorded."""
 _FURTHER = "further_versions"
-_OF_MARKERS = ("markers", "min_gap", "max_markers")
-_OF_RUNG = ("price", "engine", "base_url", "api_key_env", "policy")
+_MARKER_FIELDS = ("markers", "min_gap", "max_markers")
+_FREE_RUNG_FIELDS = ("price", "engine", "base_url", "api_key_env", "policy")
 _PACKAGES = ("numpy", "torch", "transformers", "scikit-learn", "math-verify")
 
 
@@ -183,11 +172,11 @@ def engine_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def identity_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that decide the probes; what was ``auto`` counts as that, not as its value."""
+    """The fields that decide the probes; one that was ``auto`` counts as that, not as its value."""
     names = ("budgets", "max_think", "every", "markers", "schedule")
     asked = {k: manifest[f"requested_{k}"] for k in names if f"requested_{k}" in manifest}
     # Under an auto schedule the markers follow from model and workload.
-    plan = _without({**manifest["plan"], **asked}, _OF_MARKERS if "schedule" in asked else ())
+    plan = _without({**manifest["plan"], **asked}, _MARKER_FIELDS if "schedule" in asked else ())
     identity = {
         **{name: manifest[name] for name in ("prompt_templates", "split")},
         "engine": _without(manifest["engine"], _VERSIONS),
@@ -195,7 +184,7 @@ def identity_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
         **recorded_sampling(manifest),
     }
     if "ladder" in manifest:  # a rung's price, address and policy file may change
-        identity["ladder"] = [_without(rung, _OF_RUNG) for rung in manifest["ladder"]]
+        identity["ladder"] = [_without(rung, _FREE_RUNG_FIELDS) for rung in manifest["ladder"]]
     return identity
 
 

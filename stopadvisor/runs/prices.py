@@ -1,7 +1,7 @@
 """Token prices for a run's questions, and other default settings that follow from a run.
 
 Prices come from a serving profile in the run; else they are computed from the model's config and an
-accelerator.  A ladder brings its own.
+accelerator.  A ladder has its own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MODEL_CONFIG = "model-config.json"
 _LOADS = (1, 8, 32, 128)
 """Requests in flight for which the saving of the advised rule is shown."""
 _FEWEST = 8
-"""Requests that must fit on as many accelerators as are chosen by default."""
+"""Requests for which the default number of accelerators has room."""
 _DRIVER = Path("/proc/driver/nvidia/gpus")
 
 
@@ -143,7 +143,7 @@ def keep_model_files(model: str | None, run: Path) -> None:
 
 
 def _local_gpu() -> str | None:
-    """The first GPU of this machine that our table knows, from the driver's files."""
+    """The first GPU here that our table knows, read from the driver's files."""
     named = (
         recognised(file.read_text(encoding="utf-8", errors="replace"))
         for file in sorted(_DRIVER.glob("*/information"))
@@ -152,7 +152,7 @@ def _local_gpu() -> str | None:
 
 
 def _config(asked: str | None, source: Source) -> tuple[str, Mapping[str, Any]]:
-    """How to name a model in words, and its config."""
+    """The model in words, and its config."""
     if asked in PRESETS:
         return f"a dense model of {asked.upper()} with grouped queries", PRESETS[asked]
     if asked is not None:

@@ -26,16 +26,9 @@ from stopadvisor.workload.lines import messages_field, read_rows, refuse, text_f
 from stopadvisor.workload.questions import ASSUMED_TASK, content_key, name_key, require_usable_gold
 
 __all__ = [
-    "LABELS_AS_RECORDED",
-    "ROUNDING",
-    "SUFFIX_TOKENS",
-    "Recorded",
-    "RecordedObject",
-    "Recording",
-    "label_or_gold",
-    "question_fields",
-    "read_recording",
-]
+    "LABELS_AS_RECORDED", "ROUNDING", "SUFFIX_TOKENS", "Recorded", "RecordedObject",
+    "Recording", "label_or_gold", "question_fields", "read_recording",
+]  # fmt: skip
 
 SUFFIX_TOKENS = 12
 """Default number of tokens of closer and cue before a forced answer."""
@@ -43,7 +36,7 @@ SUFFIX_TOKENS = 12
 _FINISH = ("stop", "length")
 _UNCERTAINTY = ("mean_logprob", "mean_entropy")
 ROUNDING = 1e-6
-"""How far above 0 a log-probability may be that was summed in single precision."""
+"""How far above 0 a log-probability may be after sums in single precision."""
 LABELS_AS_RECORDED = {"normalizer": NORMALIZER, "grader": "recorded"}
 """Grading of a run whose labels were recorded, by rules that we do not know."""
 
@@ -91,7 +84,7 @@ class Recording(Recorded[ProbeRecord]):
 
     @property
     def entropy_source(self) -> str:
-        """What entropies are over; ``none`` if no log-probability and no entropy was recorded."""
+        """What entropies are over; ``none`` if neither they nor log-probabilities were recorded."""
         return next(c.entropy_source for record in self.records for c in record.checkpoints)
 
 
@@ -135,7 +128,7 @@ def read_recording(
 
 
 def _entropy_source(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    """The named `entropy_source`; else ``full`` if any line has an uncertainty, or ``none``."""
+    """The named `entropy_source`; else ``full`` if any probe has an uncertainty, or ``none``."""
     named: str | None = None
     known = False
     for where, row in rows:
@@ -177,7 +170,7 @@ class RecordedObject:
         value = self.fields.get(name)
         if value is None and default is not None:
             return default
-        if type(value) is not int or value < 0:  # a bool is no number
+        if type(value) is not int or value < 0:  # `type`, because a bool is an int
             self.refuse(name, "a whole number >= 0", value)
         return int(value)
 
@@ -204,7 +197,7 @@ class RecordedObject:
         return value
 
     def answer(self, name: str) -> str | None:
-        """The model's answer, numbers as text too; None if it wrote nothing."""
+        """The model's answer, a number as text; None if it wrote nothing."""
         value = self.fields.get(name)
         if type(value) is int or isinstance(value, Decimal):
             return str(value)
@@ -221,7 +214,7 @@ def question_fields(line: RecordedObject, *, labelled: bool) -> dict[str, Any]:
 
     `labelled` says whether any of the line's answers has a label.  The key is the line's own, else
     a hash of its question, else of its id.  `gold` is None in a line with neither gold nor labels,
-    and empty in one with labels alone.
+    and empty in one with only labels.
     """
     where, row = line.where, line.fields
     name, key, gold, task = (
@@ -267,7 +260,7 @@ def label_or_gold(
         line.refuse(
             name,
             "true or false, or 'gold' in the line to grade by",
-            "neither, as the line has other labels",
+            "neither in a line with other labels",
             shown=True,
         )
     return None
@@ -330,7 +323,6 @@ def _checkpoints(
     markers: Sequence[int] | None,
     source: str,
 ) -> tuple[Checkpoint, ...]:
-    """The forced answers of a line."""
     rows = line.fields.get("checkpoints")
     if not isinstance(rows, list):
         line.refuse("checkpoints", "a list of forced answers", rows)

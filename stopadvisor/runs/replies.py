@@ -58,7 +58,7 @@ class RungReply:
     correct: bool | None
     """None where the question has no gold."""
     finished: bool
-    """It ended by itself; a reply that was cut is never served in place of the reference."""
+    """It ended by itself; a cut reply is never served in place of the reference."""
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
@@ -78,7 +78,7 @@ class ReplyRecord:
     task: str
     category: str | None
     gold: str | None
-    """None if there is neither gold nor labels; empty if there are labels alone."""
+    """None if there is neither gold nor labels; empty if there are only labels."""
     rungs: tuple[RungReply, ...]
 
     @property
@@ -87,15 +87,15 @@ class ReplyRecord:
         return self.gold is not None
 
     def answered(self) -> list[RungReply | None]:
-        """The reply whose answer each column serves: of samples, the first with their plurality."""
-        so_far, found = Votes(), list[RungReply | None]()
+        """The reply whose answer each column serves: of samples, the first of the plurality."""
+        so_far, served = Votes(), list[RungReply | None]()
         for _, block in groupby(self.rungs, attrgetter("name")):
             samples = list(block)
             for made, reply in enumerate(samples, start=1):
                 form = (reply.normalized or None) if reply.finished else None
                 leader, *_, first = so_far.add(form, made if len(samples) > 1 else 0)
-                found.append(None if leader is None else self.rungs[first])
-        return found
+                served.append(None if leader is None else self.rungs[first])
+        return served
 
     def to_json(self) -> str:
         """One line of JSON, keys in the order of the fields."""
@@ -120,7 +120,7 @@ class RungReplies:
     replies: int
     """Number of replies to each question."""
     cut: int
-    """Replies that were cut: none is ever served in place of the reference."""
+    """Cut replies; none is ever served in place of the reference."""
     mean_tokens: float
     """Mean tokens of a reply, thinking and answer."""
     accuracy: float | None = None
@@ -131,11 +131,11 @@ def replies_by_rung(
     records: Sequence[ReplyRecord], ladder: Ladder, *, graded: bool = False
 ) -> tuple[RungReplies, ...]:
     """Summarise the replies of each rung; their accuracy, an outcome, only if `graded`."""
-    found = []
+    rows = []
     for rung, block in zip(ladder.rungs, ladder.blocks, strict=True):
         replies = [record.rungs[k] for record in records for k in block]
         right, n = [reply.correct for reply in replies if graded], len(replies)
-        found.append(
+        rows.append(
             RungReplies(
                 rung.name,
                 rung.repeat,
@@ -144,7 +144,7 @@ def replies_by_rung(
                 None if None in right or not right else right.count(True) / n,
             )
         )
-    return tuple(found)
+    return tuple(rows)
 
 
 def read_replies(path: Path, ladder: Ladder, grader: Grades) -> Recorded[ReplyRecord]:
@@ -157,8 +157,8 @@ def read_replies(path: Path, ladder: Ladder, grader: Grades) -> Recorded[ReplyRe
     """
     data, rows = read_rows(path)
     lines = [RecordedObject(where, row) for where, row in rows]
-    found = [(line, _rungs_of(line, ladder)) for line in lines]
-    return _recorded(path, hashlib.sha256(data).hexdigest(), found, grader)
+    with_replies = [(line, _rungs_of(line, ladder)) for line in lines]
+    return _recorded(path, hashlib.sha256(data).hexdigest(), with_replies, grader)
 
 
 def read_reply_logs(
@@ -168,7 +168,7 @@ def read_reply_logs(
     read: Callable[[Rung, Path], LogContent],
     task: str | None,
 ) -> Recorded[ReplyRecord]:
-    """Read one log of a program per rung and join them by question id.
+    """Read one evaluation log per rung and join them by question id.
 
     A rung with `repeat` has one epoch per sample.  `task` is the answer type of all questions; None
     to guess it from gold.
@@ -202,14 +202,14 @@ def read_reply_logs(
 
 def _samples(content: LogContent) -> dict[str, list[Logged]]:
     """A log's samples of each question, in the order of their epochs."""
-    found: dict[str, list[Logged]] = {}
-    for remark in content.left_out:
-        raise WorkloadError(remark)
+    samples: dict[str, list[Logged]] = {}
+    if content.left_out:
+        raise WorkloadError(content.left_out[0])
     for entry in sorted(content.entries, key=lambda entry: entry.epoch):
         if entry.name is None:
             refuse(entry.where, "id", "a name for the question", None)
-        found.setdefault(entry.name, []).append(entry)
-    return found
+        samples.setdefault(entry.name, []).append(entry)
+    return samples
 
 
 def _joined(
@@ -250,27 +250,27 @@ def _recorded(
 ) -> Recorded[ReplyRecord]:
     """Make records of lines and their replies; those without labels are graded by gold."""
     if grader.reads_questions:
-        raise WorkloadError("--grader: recorded replies are graded by gold, or bring their labels")
+        raise WorkloadError("--grader: recorded replies are graded by gold, or have their labels")
     records, brings_labels = [], False
     first: dict[str, str] = {}
-    for line, found in lines:
-        labelled = any(reply.fields.get("correct") is not None for reply in found)
+    for line, replies in lines:
+        labelled = any(reply.fields.get("correct") is not None for reply in replies)
         brings_labels |= labelled
         question = question_fields(line, labelled=labelled)
-        record = ReplyRecord(**question, rungs=tuple(_reply(each, question) for each in found))
+        record = ReplyRecord(**question, rungs=tuple(_reply(each, question) for each in replies))
         if (other := first.setdefault(record.id, line.where)) != line.where:
             line.refuse("id", f"a question once, it is in {other} too", record.id)
         records.append(record)
-    made, n_graded = grade_records(records, grader)
+    graded, n_graded = grade_records(records, grader)
     grading = LABELS_AS_RECORDED if brings_labels else dict(grader.identity)
-    return Recorded(path, sha256, tuple(made), n_graded, grading)
+    return Recorded(path, sha256, tuple(graded), n_graded, grading)
 
 
 def _rungs_of(line: RecordedObject, ladder: Ladder) -> list[RecordedObject]:
     """The replies of a line, which must name the ladder's rungs in order."""
-    found = line.fields.get("rungs")
+    rows = line.fields.get("rungs")
     wanted = [rung.name for rung in ladder.columns]
-    replies = found if isinstance(found, list) else []
+    replies = rows if isinstance(rows, list) else []
     names = [reply.get("name") if isinstance(reply, dict) else None for reply in replies]
     if names != wanted:
         line.refuse("rungs", f"a reply of each rung in the ladder's order: {wanted}", names)
@@ -306,7 +306,7 @@ def reply_table(
 ) -> OpenQuestions:
     """Build the table of records: one column per reply, the reference last.
 
-    `parts` is as in `records.graded_table`.  ProbeError if there is none, or one has other rungs.
+    `parts` is as in `records.graded_table`.  ProbeError without records, or if one has other rungs.
     """
     if not records:
         raise ProbeError("no replies: the run holds no finished question")
@@ -324,10 +324,10 @@ def reply_table(
     texts = np.where(finished, matrix("normalized", object), "")
     single = answer_codes(texts)[0]
     answers, support, share = votes(np.maximum(single, -1), ladder.blocks)
-    # Right as the first sample that gave the answer was graded.
+    # An answer is right if the first sample that gave it was graded right.
     same = (single[:, :, None] == answers[:, None, :]) & (answers[:, None, :] >= 0)
-    of_first = np.take_along_axis(matrix("correct", np.bool_), same.argmax(axis=1), axis=1)
-    right = np.asarray(same.any(axis=1) & of_first)
+    first_grade = np.take_along_axis(matrix("correct", np.bool_), same.argmax(axis=1), axis=1)
+    right = np.asarray(same.any(axis=1) & first_grade)
     truncated = ~finished[:, list(ladder.blocks[-1])].any(axis=1)
     full = answers[:, -1]
     by_gold = graded_by_gold(records, parts)
@@ -379,20 +379,20 @@ _MEASURED = ("prompt_tokens", "cached_tokens", "completion_tokens", "seconds")
 def _spent(
     ladder: Ladder, prompt: FloatArray, cached: FloatArray, decoded: FloatArray, seconds: FloatArray
 ) -> Spent:
-    """Cost of each column; samples of one rung are added up.
+    """Cost of each column, summed over the samples of a rung so far.
 
-    The time is unknown unless every reply was timed; so it is where a rung is sampled several
-    times, as requests for samples overlap.
+    Times are unknown unless every reply was timed, and where a rung is sampled several times,
+    because those requests overlap.
     """
     if np.isnan(seconds).any() or len(ladder.columns) > len(ladder.rungs):
         seconds = np.full_like(seconds, np.nan)
     rates = np.array([rung.price for rung in ladder.columns]).T  # (3, n_columns)
     read = prompt - cached
     price = read * rates[0] + cached * rates[1] + decoded * rates[2]
-    alone = Spent(read, cached, decoded, np.ones_like(price), price, seconds)
+    single = Spent(read, cached, decoded, np.ones_like(price), price, seconds)
 
     def added(values: FloatArray) -> FloatArray:
         blocks = [np.cumsum(values[:, list(block)], axis=1) for block in ladder.blocks]
         return np.concatenate(blocks, axis=1)
 
-    return alone.each(added)
+    return single.each(added)

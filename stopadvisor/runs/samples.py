@@ -16,7 +16,7 @@ __all__ = ["MODEL", "SAMPLES", "WORKLOADS", "Samples", "write_samples"]
 MODEL = "tiny-reasoner"
 WORKLOADS = ("arithmetic.jsonl", "choice.jsonl", "hard.jsonl")
 SAMPLES = (MODEL, *WORKLOADS)
-"""The names to copy; `pyproject.toml` puts the same into the wheel."""
+"""The names to copy; `pyproject.toml` puts the same ones into the wheel."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ def write_samples(folder: Path) -> Samples:
     Raises
     ------
     OutputError
-        One of them exists already, the folder cannot be written, or none is installed.
+        One of them already exists, the folder cannot be written, or none is installed.
     """
     source = _bundled()
     for name in SAMPLES:
         if os.path.lexists(folder / name):
             raise OutputError(
-                f"{folder / name} is there already, and nothing is written over; name another DIR"
+                f"{folder / name} already exists, and nothing is overwritten; name another DIR"
             )
     check_writable(folder)
     is_new = not folder.exists()
@@ -70,7 +70,7 @@ def _bundled() -> Path:
     for folder in (package / "_samples", package.parent / "samples"):
         if (folder / MODEL).is_dir():
             return folder
-    raise OutputError(f"{package}: the samples were not installed with it; install it again")
+    raise OutputError(f"{package}: installed without the samples; install it again")
 
 
 def _copy(source: Path, to: Path) -> None:

@@ -40,19 +40,9 @@ from stopadvisor.runs.storage import make_folder, write_json_atomically
 from stopadvisor.workload.questions import PARTS, assign_parts, default_split
 
 __all__ = [
-    "ARCHIVE",
-    "ASSESSMENT",
-    "REPORT",
-    "Part",
-    "Source",
-    "considered_alpha",
-    "model_as_given",
-    "newest_run",
-    "newest_source",
-    "open_source",
-    "read_assessment",
-    "read_calibration",
-]
+    "ARCHIVE", "ASSESSMENT", "REPORT", "Part", "Source", "considered_alpha", "model_as_given",
+    "newest_run", "newest_source", "open_source", "read_assessment", "read_calibration",
+]  # fmt: skip
 
 ASSESSMENT = "assessment.json"
 REPORT = "report.html"
@@ -71,8 +61,8 @@ _FINGERPRINT = (
 _ANSWERS = ("natural_code", "visible_code")
 """Answer codes; hashed only if a loss compares answers, not for losses on grades."""
 _LABELS = ("keys", "samples", "positions", "correct", "natural_correct", "visible_correct")
-_WHERE_COLLECTED = ("visible_correct", "visible_tokens", "marker_positions", "by_gold", "rungs")
-"""Left out of the hash where they are missing, as in earlier looks."""
+_OPTIONAL = ("visible_correct", "visible_tokens", "marker_positions", "by_gold", "rungs")
+"""Not hashed where they are missing, so that hashes of earlier looks still match."""
 
 Part = Literal["fit", "calibration", "test"]
 
@@ -82,7 +72,7 @@ class Source:
     """Probes with their split and origin."""
 
     folder: Path
-    """Where results go: the run directory, or the results folder of the archive."""
+    """Where results go: the run directory, or an archive's results folder."""
     table: SealedQuestions
     """All traces, sealed: `part` opens outcomes of fit questions, `access` the others."""
     parts: NDArray[np.int8]  # (n_questions,) index into workload.PARTS
@@ -126,7 +116,7 @@ class Source:
         for name in names:
             where = table.outcomes if name in Outcomes.__dataclass_fields__ else table
             value = getattr(where, name)
-            if value is None and name in (*_WHERE_COLLECTED, *_ANSWERS):
+            if value is None and name in (*_OPTIONAL, *_ANSWERS):
                 continue
             if name == "positions" and table.is_grid:
                 name, value = "budgets", table.budgets
@@ -154,11 +144,11 @@ class Source:
         return None if self.manifest is None else recorded_ladder(self.manifest, self.folder)
 
     def require_one_trace(self, what: str) -> None:
-        """Refuse the run of a ladder; `what` names the work that needs probes of one trace."""
+        """Refuse a ladder's run; `what` names the work that needs probes of one trace."""
         if self.ladder is not None:
             raise ProbeError(
-                f"{self.folder} holds replies of a ladder, and {what} takes probes of one trace: "
-                "`stopadvisor assess` advises on a ladder"
+                f"{self.folder} holds replies of a ladder, and {what} takes probes of one trace; "
+                "for a ladder use `stopadvisor assess`"
             )
 
     @property
@@ -178,7 +168,7 @@ class Source:
 
     @property
     def model_to_serve(self) -> str | None:
-        """The model for a server to load: a name, or a local folder as it was given to `assess`."""
+        """The model for a server to load: a name, or the local folder that `assess` was given."""
         return None if self.model is None else model_as_given(self.folder, self.model)
 
     @property
@@ -188,7 +178,7 @@ class Source:
 
 
 def model_as_given(folder: Path, model: str) -> str:
-    """A local model's folder as it was given to `assess`; the manifest holds its name alone."""
+    """A local model's folder as `assess` was given it; the manifest holds only its name."""
     try:
         options = tomllib.loads((folder / "stopadvisor.toml").read_text(encoding="utf-8"))
     except (OSError, ValueError):  # not assessed yet, or the file was edited
@@ -210,12 +200,12 @@ def open_source(
 
     A run's split was drawn when it began.  An archive's is drawn when it is first opened, by `seed`
     (default 0) and `fractions` (default `default_split`); its results folder is `folder`, or one
-    under `root`, and is not made without `keep`, for callers that write nothing.
+    under `root`.  Callers that write nothing pass ``keep=False``, and none is made.
 
     Raises
     ------
     ProbeError
-        It is none of the three, is damaged, or is an archive that was split differently before.
+        `path` is none of the three, or damaged, or an archive that was split differently before.
     OutputError
         The results folder of an archive cannot be made.
     """
@@ -230,7 +220,7 @@ def open_source(
     if path.suffix != ".npz":
         raise ProbeError(
             f"{path}: expected a run directory or a raw.npz archive; `stopadvisor probe` makes a "
-            "run out of a workload"
+            "run from a workload"
         )
     digest = _sha256(path)
     folder = folder or root / f"{path.stem}-archive-{digest[:8]}"

@@ -19,27 +19,16 @@ from stopadvisor.ground.printable import short_repr
 from stopadvisor.ground.progress import tracked
 
 __all__ = [
-    "append",
-    "check_writable",
-    "encode",
-    "finished_lines",
-    "finished_objects",
-    "json_lines",
-    "lock_directory",
-    "lock_neighbours",
-    "make_folder",
-    "no_follow",
-    "remove_file",
-    "replace_file",
-    "set_aside_tail",
-    "write_json_atomically",
-]
+    "append", "check_writable", "encode", "finished_lines", "finished_objects", "json_lines",
+    "lock_directory", "lock_neighbours", "make_folder", "no_follow", "remove_file",
+    "replace_file", "set_aside_tail", "write_json_atomically",
+]  # fmt: skip
 
 
 def no_follow(path: str, flags: int) -> int:
     """Open a plain file, never a link or a pipe: the folder may come from somebody else."""
     try:
-        # Without O_NONBLOCK, opening a named pipe would block for ever.
+        # Without O_NONBLOCK, opening a named pipe would block forever.
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     except OSError as error:
         if error.errno == errno.ELOOP:
@@ -91,7 +80,7 @@ def replace_file(path: Path, data: bytes) -> None:
     OutputError
         The file cannot be written, or is a device, pipe or socket; the old one is still there.
     """
-    # Nobody can guess this name, in a folder that others may write to.
+    # A name that nobody can guess: others may write to this folder.
     temporary = path.parent / f".{secrets.token_hex(16)}.tmp"
     try:
         if not path.name:
@@ -100,7 +89,7 @@ def replace_file(path: Path, data: bytes) -> None:
             mode = path.stat().st_mode  # read once: another thread may create the file
         except OSError:
             mode = stat.S_IFREG
-        # A rename would replace a device with a file, for everybody; folders it refuses itself.
+        # A rename would replace a device with a file, for everybody; it refuses a folder by itself.
         if path.parent.resolve() == Path("/dev") or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             raise OSError(errno.EINVAL, "expected the name of a file, got a device or pipe")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
@@ -163,16 +152,15 @@ def append(path: Path, data: bytes) -> None:
                 raise
     except OSError as error:
         raise OutputError(
-            f"cannot write {path}: {error.strerror or error}; what was finished before is kept, "
-            "and the same command goes on from there"
+            f"cannot write {path}: {error.strerror or error}; finished work is kept, and the same "
+            "command continues from there"
         ) from error
 
 
 def set_aside_tail(path: Path, partial: str, again: str = "asked") -> str | None:
-    """Move a half-written last line to the end of a file next to it, before anything is appended.
+    """Move a half-written last line to the end of file `partial` next to it, before appending.
 
-    `partial` is the name of that file.  Returns a remark if there was such a line; its question is
-    `again` asked, or only graded.
+    Returns a remark if there was one; `again` says what happens to its question.
     """
     if not path.exists():
         return None
@@ -223,9 +211,9 @@ def finished_lines(path: Path) -> tuple[list[bytes], bool]:
 
 
 def finished_objects(path: Path, title: str | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a JSON Lines file, each with its ``FILE:LINE``, without a half-written one.
+    """Yield the objects of a JSON Lines file with their ``FILE:LINE``, without a half-written one.
 
-    With a `title` progress is shown under it.
+    A `title` shows the progress under that name.
 
     Raises
     ------
@@ -245,7 +233,7 @@ def finished_objects(path: Path, title: str | None = None) -> Iterator[tuple[str
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON; what is unknown is null")
+    raise ValueError(f"{name} is not a JSON number; write null for an unknown value")
 
 
 def _is_object(tail: bytes) -> bool:
@@ -264,9 +252,9 @@ def encode(text: str) -> bytes:
 
 @contextmanager
 def lock_directory(path: Path) -> Iterator[None]:
-    """Lock a folder for writing, made if need be; the lock ends with the process.
+    """Lock a folder for writing, and make it if it is missing; the lock ends with the process.
 
-    A folder made here is removed again if the work fails and leaves it empty.
+    If the work fails, a folder made here is removed again, provided it is empty.
 
     Raises
     ------
@@ -308,7 +296,7 @@ def lock_directory(path: Path) -> Iterator[None]:
 
 @contextmanager
 def lock_neighbours(path: Path) -> Iterator[None]:
-    """Lock the folder that holds a run and its neighbours; waits for whoever holds it."""
+    """Lock the folder that holds a run and its neighbours, waiting while another process does."""
     place = path.resolve().parent
     with ExitStack() as held:
         try:

@@ -1,6 +1,6 @@
-"""Grade recorded answers: fill in the grades that are missing, or take all of them away.
+"""Grade recorded answers: fill in missing grades, or remove all of them.
 
-A record is a `ProbeRecord`, or a `ReplyRecord` of a ladder's run.
+A record is a `ProbeRecord`, or a `ReplyRecord` in a ladder's run.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def grade_records(
 def _text_of(record: Any, questions: Mapping[str, str], grader: Grades) -> str:
     if record.key not in questions:
         raise GraderError(
-            f"{grader.identity['grader']} reads the question, and that of {record.id!r} is "
-            "not in the workload's file"
+            f"{grader.identity['grader']} reads the question, and {record.id!r} is not in the "
+            "workload's file"
         )
     return questions[record.key]

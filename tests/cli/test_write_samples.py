@@ -41,7 +41,7 @@ def test_nothing_is_written_over(call: Call, tmp_path: Path) -> None:
     (tmp_path / "choice.jsonl").symlink_to("nowhere")
     err = call.refused("samples", ".")
     assert err == (
-        "stopadvisor: choice.jsonl is there already, and nothing is written over; name another DIR"
+        "stopadvisor: choice.jsonl already exists, and nothing is overwritten; name another DIR"
     )
     assert [path.name for path in tmp_path.iterdir()] == ["choice.jsonl"]
 
@@ -66,4 +66,4 @@ def test_an_installation_without_them_says_so(
     file = tmp_path / "site" / "stopadvisor" / "runs" / "samples.py"
     monkeypatch.setattr("stopadvisor.runs.samples.__file__", str(file))
     err = call.refused("samples")
-    assert err.endswith("the samples were not installed with it; install it again")
+    assert err.endswith("installed without the samples; install it again")

@@ -147,7 +147,7 @@ def test_continuing_with_another_version_of_the_engine_is_remarked_on(bench: Ben
     assert "further_versions" not in bench.run.manifest
     bench.collect(Newer())
     assert engine_of(bench.run.manifest)["engine_version"] == "1, 2"
-    assert any("goes on with 2" in remark for remark in bench.progress.lines)
+    assert any("continues with 2" in remark for remark in bench.progress.lines)
 
 
 def test_samples_are_distinct_traces_of_the_same_question(bench: Bench) -> None:

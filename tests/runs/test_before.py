@@ -39,4 +39,4 @@ def test_its_split_is_kept_and_its_policy_and_looks_are_refused(
     for command in (("calibrate", "run", *CERTIFY), ("report", "run")):
         refusal = Call(capsys).refused(*command)
         assert "ledger.json: looks recorded by stopadvisor 0.1.0 are not read any more" in refusal
-        assert "again in a folder without old runs: --out new/RUN" in refusal
+        assert "again with --out new/RUN, in a folder without old runs" in refusal

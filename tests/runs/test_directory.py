@@ -92,7 +92,7 @@ def test_another_version_of_the_engine_may_continue_a_run_and_is_recorded(tmp_pa
     assert resumed.note_versions(manifest["engine"]) is None
     said = resumed.note_versions(later["engine"])
     assert said is not None
-    assert "begun with scripted 1 and goes on with 2" in said
+    assert "began with scripted 1 and continues with 2" in said
     again = RunDirectory.load(run.path)
     assert engine_of(again.manifest)["engine_version"] == "1, 2"
     assert again.note_versions(later["engine"]) is None

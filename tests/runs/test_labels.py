@@ -86,7 +86,7 @@ def test_a_label_of_another_run_is_refused(
 
 def test_one_labeller_has_one_gold_for_a_question(labels: LabelFile) -> None:
     labels.add([Label("q1", LONG)])
-    with pytest.raises(ProbeError, match=r"'q1' is labelled '9+\.\.\.9+' already, got '13'"):
+    with pytest.raises(ProbeError, match=r"'q1' is already labelled '9+\.\.\.9+', got '13'"):
         labels.add([Label("q2", "1"), Label("q1", "13")])
     assert labels.read() == {"": {"q1": LONG}}
     line = json.loads(labels.path.read_text()) | {"gold": "13"}
@@ -98,7 +98,7 @@ def test_one_labeller_has_one_gold_for_a_question(labels: LabelFile) -> None:
 
 def test_gold_for_a_question_that_is_not_in_the_run_is_refused(labels: LabelFile) -> None:
     with pytest.raises(
-        ProbeError, match=r"gold for question '9+\.\.\.9+', which is not in the run"
+        ProbeError, match=r"question '9+\.\.\.9+' is not in the run, got gold for it"
     ):
         labels.add([Label("q1", "1"), Label(LONG, "12")])
     assert labels.read() == {}
@@ -118,7 +118,7 @@ def test_a_sheet_comes_back_as_it_was_filled_in(
     assert read_sheet(path, run, "ann") == []
     fill(path, {"q1": "-3", "q2": None})
     assert read_sheet(path, run, "ann") == [Label("q1", "-3", "ann"), Label("q2", None, "ann")]
-    with pytest.raises(OutputError, match="exists already"):
+    with pytest.raises(OutputError, match="already exists"):
         write_sheet(path, SHEETS, run)
 
 
@@ -162,15 +162,15 @@ def test_ids_that_a_sheet_has_to_quote_come_back(run: RunDirectory, tmp_path: Pa
     [
         ('{"id": "q1", "gold": "1"}\n{', ":2: expected one JSON object, got broken JSON"),
         ("[1]", ":1: expected one JSON object"),
-        ('{"gold": "1"}', ":1: field 'id': expected it in every row, got nothing"),
-        ('{"id": "q1"}', ":1: field 'gold': expected it in every row, got nothing"),
+        ('{"gold": "1"}', ":1: field 'id': expected a value in every row, got nothing"),
+        ('{"id": "q1"}', ":1: field 'gold': expected a value in every row, got nothing"),
         ('{"id": "q1", "gold": ["1"]}', ":1: field 'gold': expected text or null"),
         ('{"id": "q1", "gold": true}', ":1: field 'gold': expected text or null"),
         (
             f'{{"id": "{LONG}", "gold": "1"}}\n{{"id": "{LONG}", "gold": "2"}}',
             ":2: question '9999999",
         ),
-        ('{"id": "q1", "gold": "1", "run": "0"}', ":1: field 'run': the labels of another run"),
+        ('{"id": "q1", "gold": "1", "run": "0"}', ":1: field 'run': expected this run"),
     ],
 )
 def test_errors_in_a_sheet_name_the_line(

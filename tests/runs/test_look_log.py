@@ -326,7 +326,7 @@ def test_a_damaged_line_is_refused(tmp_path: Path, line: str) -> None:
 @pytest.mark.parametrize("note", ["5", '{"lines": "x"}'])
 def test_a_damaged_note_of_the_log_is_refused(tmp_path: Path, note: str) -> None:
     (tmp_path / "manifest.json").write_text(f'{{"looks": {note}}}', encoding="utf-8")
-    with pytest.raises(ProbeError, match="its note of the log of looks is damaged"):
+    with pytest.raises(ProbeError, match="the note of its log of looks is damaged"):
         looks(tmp_path)
 
 

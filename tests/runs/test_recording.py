@@ -264,7 +264,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no gold": (
         {"checkpoints": [probe(1, correct=None)]},
-        r"'checkpoints\[0\].correct': expected .* 'gold' .* got neither, as the line has other",
+        r"'checkpoints\[0\].correct': expected .* 'gold' .* got neither in a line with other",
     ),
     "natural without gold": ({"natural_correct": None}, r"'natural_correct': expected .* 'gold'"),
 }
@@ -334,7 +334,7 @@ def test_the_default_cap_is_the_longest_trace(tmp_path: Path) -> None:
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     imported(tmp_path, line())
-    with pytest.raises(OutputError, match="exists already"):
+    with pytest.raises(OutputError, match="already exists"):
         imported(tmp_path, line())
 
 

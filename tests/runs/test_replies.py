@@ -280,7 +280,7 @@ def test_a_grader_that_reads_questions_gets_their_texts(tmp_path: Path) -> None:
     (found,), graded = grade_records([ungraded(record)], grader, {record.key: "1 or 2?"})
     assert (asked, graded) == (["1 or 2?"] * 2, 2)
     assert [each.correct for each in found.rungs] == [True, False]
-    with pytest.raises(GraderError, match="mine:grade reads the question, and that of 'q' is not"):
+    with pytest.raises(GraderError, match="mine:grade reads the question, and 'q' is not"):
         grade_records([ungraded(record)], grader)
 
 
