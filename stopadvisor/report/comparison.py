@@ -71,7 +71,7 @@ _COMPARED_ABOVE = {
 """Fields that `_words` compares, or that differ between any two calibrations."""
 
 _Words = str | Mapping[str, Any] | None
-"""A property in words, or the fields of an object, of which only those that differ are shown."""
+"""A property in words, or the fields of an object; only those that differ are shown."""
 
 
 def compared(a: Policy, file_a: Path, b: Policy, file_b: Path) -> PolicyComparison:
@@ -160,7 +160,7 @@ def _figures(terms: PolicyTerms) -> tuple[str, str]:
 
 
 def _differing(a: _Words, b: _Words) -> tuple[str, str]:
-    """Return both sides in words; of two objects only the fields in which they differ."""
+    """Return both sides in words; of two objects only the fields that differ."""
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         names = [name for name in {**a, **b} if a.get(name) != b.get(name)]
         a, b = ({name: side.get(name) for name in names} for side in (a, b))

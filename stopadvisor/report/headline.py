@@ -1,7 +1,7 @@
 """The first sentence of a result: what stopping saves, what that costs, and on which stack.
 
-It takes the strongest figures there are: those of test questions, else of calibration questions,
-else of fit questions out of fold.
+It uses the strongest figures available: of test questions, else of calibration questions, else of
+fit questions out of fold.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Effect:
     risk: float | None
     """Mean of `loss`: share of the questions that are lost, whose reply differs, or the drop."""
     accuracy: float | None
-    """With stopping; None where there is no gold."""
+    """With stopping; None without gold."""
     full_accuracy: float | None
     n: int
     """Number of questions."""
@@ -67,7 +67,7 @@ class Effect:
     savings: Mapping[str, float | None] = field(default_factory=dict)
     """Net saving of the same rule by serving stack."""
     unit: str | None = None
-    """Unit of the cost; None stands for the paper's tokens."""
+    """Unit of the cost; None means the paper's tokens."""
     loss: str = "lost"
     """What `risk` counts: ``lost``, ``differs`` or ``drop``."""
     saving_lower: float | None = None
@@ -138,7 +138,7 @@ def sentence(effect: Effect) -> str:
 
 
 def _price(effect: Effect, verb: str) -> str:
-    """Say what the saving costs: accuracy, or replies that differ where there is no gold."""
+    """Say what the saving costs: accuracy, or without gold replies that differ."""
     change = effect.change
     if change is None:
         if effect.risk is None:
@@ -170,27 +170,27 @@ def accuracy_words(effect: Effect) -> str:
     lost = "-" if effect.risk is None else share(effect.risk)
     spread = f" {bracketed(effect.risk_range, 100)}" if effect.risk_range else ""
     if effect.change is None:
-        what = "turn wrong" if effect.loss == "lost" else "get another reply than full thinking's"
+        what = "turn wrong" if effect.loss == "lost" else "get a reply other than full thinking's"
         return f"{lost}{spread} of the questions {what}"
     text = f"{share(effect.full_accuracy)} -> {share(effect.accuracy)}, {change_words(effect)}"
     if effect.risk is None:
         return text
     if effect.loss == "differs":
-        return f"{text}; {lost}{spread} get another reply than full thinking's"
+        return f"{text}; {lost}{spread} get a reply other than full thinking's"
     if effect.gained is None:
         return text
     return f"{text}: {lost}{spread} turn wrong (lost), {share(effect.gained)} turn right"
 
 
 def answers_label(effect: Effect) -> str:
-    """Return the label of the fact that `accuracy_words` makes."""
+    """Return the label of the fact whose value is `accuracy_words`."""
     if effect.change is not None:
         return "accuracy"
     return "differs" if effect.loss == "differs" else "loses"
 
 
 def capacity_facts(effect: Effect) -> Iterator[tuple[str, str]]:
-    """Yield what a saving of capacity means in requests, where costs are time."""
+    """Yield a saving of capacity as a number of requests, if costs are time."""
     if effect.is_timed:
         served = 100 / (1 - effect.saving_pct / 100) - 100
         fewer = "more" if served >= 0 else "fewer"
@@ -234,13 +234,13 @@ def assessed_effect(run: AssessedRun) -> Effect | None:
 
 def _fit_effect(run: AssessedRun, rule: FitRule) -> Effect:
     """Return the effect of a compared rule on fit questions, out of fold."""
-    bare = run.workload.graded_by == "agreement"
+    by_agreement = run.workload.graded_by == "agreement"
     return Effect(
         rule.fit_total_saving_pct or 0.0,
         run.recommendation.serving,
         rule.fit_risk,
-        None if bare else rule.fit_accuracy,
-        None if bare else run.fit_full_accuracy,
+        None if by_agreement else rule.fit_accuracy,
+        None if by_agreement else run.fit_full_accuracy,
         run.split.fit,
         f"{run.split.fit} fit questions",
         unit=run.settings.weights.unit,
@@ -249,8 +249,8 @@ def _fit_effect(run: AssessedRun, rule: FitRule) -> Effect:
 
 
 def expected_effect(expected: Expected, serving: str) -> Effect:
-    """Return the effect of a policy on test questions, or on calibration questions without any."""
-    bare = expected.graded_by == "agreement"
+    """Return the effect of a policy on test questions, or without any on calibration questions."""
+    by_agreement = expected.graded_by == "agreement"
     names = ("n", "total_saving_pct", "think_saving_pct", "risk", "accuracy", "full_accuracy")
     on_test, on_calibration = (
         {name: getattr(expected, f"{part}_{name}") for name in names}
@@ -262,8 +262,8 @@ def expected_effect(expected: Expected, serving: str) -> Effect:
         figures["total_saving_pct"],
         serving,
         figures["risk"],
-        None if bare else figures["accuracy"],
-        None if bare else figures["full_accuracy"],
+        None if by_agreement else figures["accuracy"],
+        None if by_agreement else figures["full_accuracy"],
         figures["n"],
         f"{figures['n']} {'test' if is_tested else 'calibration'} questions",
         None if serving == LADDER else figures["think_saving_pct"],
@@ -303,7 +303,7 @@ def assessed_headline(result: Assessed) -> str:
 
 
 def questions_to_tell(run: AssessedRun) -> int | None:
-    """Return how many questions would show a saving that these are too few to show; else None."""
+    """Return how many questions would show a saving if these are too few for that; else None."""
     cost, lower = run.serving.by_stack.get(run.recommendation.serving), run.fit_saving_lower_pct
     if run.recommendation.policy != "full-budget" or cost is None or cost.saving_pct is None:
         return None
@@ -338,13 +338,13 @@ def calibrated_headline(expected: Expected | None, serving: str) -> str:
 
 def verified_effect(checked: CheckedPolicy) -> Effect:
     """Return the effect of a policy on fresh questions."""
-    bare = checked.graded_by == "agreement"
+    by_agreement = checked.graded_by == "agreement"
     return Effect(
         checked.total_saving_pct,
         checked.serving,
         checked.risk,
-        None if bare else checked.accuracy,
-        None if bare else checked.full_accuracy,
+        None if by_agreement else checked.accuracy,
+        None if by_agreement else checked.full_accuracy,
         checked.n,
         "fresh questions",
         None if checked.serving == LADDER else checked.think_saving_pct,

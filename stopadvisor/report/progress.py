@@ -19,7 +19,7 @@ _LINE_AFTER_S = 5.0
 """Seconds before the first line of work without tokens: most of it ends sooner."""
 _BAR_AFTER_S = 1.0
 _MOST_NAMED = 3
-"""Sentences of one kind that are printed; the others are counted."""
+"""Sentences of one kind to print; the others are counted."""
 _SHOWN_FROM = 0.05
 """Share of a stage that must be done before the remaining time is shown: many traces run at once,
 and the first to finish says little about the others."""

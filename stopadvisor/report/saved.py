@@ -50,9 +50,9 @@ FIGURES = "figures.json"
 
 _Saved = TypeVar("_Saved")
 _LONGEST_TEXT = 1500
-"""Longest question text that is shown, in characters."""
+"""Longest question text to show, in characters."""
 _MOST_LOST = 12
-"""Most lost questions that are shown."""
+"""Most lost questions to show."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class LostQuestions:
 
 @dataclass(frozen=True)
 class Figures:
-    """``figures.json``; None marks what the data do not allow."""
+    """``figures.json``; a figure is None where the data do not allow it."""
 
     assessment: str
     """SHA-256 of the ``assessment.json`` that they belong to."""
@@ -177,11 +177,11 @@ class _Texts:
         records = {r.id: r for r in RunDirectory.load(source.folder).records() if r.sample == 0}
         remarks: tuple[str, ...] = ()
         if source.manifest["engine"]["engine"] == IMPORTED:
-            remarks = ("Imported probes bring no questions: lost ones show answers alone.",)
+            remarks = ("Imported probes bring no questions: lost ones show only answers.",)
         try:
             workload = read_workload(source.manifest["workload"]["path"])
         except WorkloadError:
-            gone = "The workload file is gone, so that lost questions show no text."
+            gone = "The workload file is gone, so lost questions show no text."
             return cls(records, {}, remarks or (gone,))
         texts = {q.key: "\n\n".join(m["content"] for m in q.messages) for q in workload.questions}
         return cls(
@@ -314,7 +314,7 @@ def read_report(folder: Path) -> ReportData:
         content = read_object(saved, ProbeError, "; assess again")
         figures = _parsed(Figures, content, saved, "assess")
     if figures is None or figures.assessment != _digest(folder):
-        raise ProbeError(f"{saved}: not of this assessment.json; run {again} again")
+        raise ProbeError(f"{saved}: belongs to another assessment.json; run {again} again")
     result = _parsed(AssessedRun, document, file, "assess")
     shown = () if figures.lost is None else figures.lost.shown
     thinking = read_thinking(folder, {example.id for example in shown}) if shown else {}
@@ -324,13 +324,12 @@ def read_report(folder: Path) -> ReportData:
         if result.alpha not in (None, calibration.alpha):
             remarks += (
                 f"Assessed at alpha = {result.alpha:g}, calibrated at {calibration.alpha:g}: "
-                "first screen follows the calibration, pictures the assessment.",
+                "the first screen follows the calibration, pictures the assessment.",
             )
     return ReportData(result, calibration, figures, thinking, remarks)
 
 
 def _digest(folder: Path) -> str:
-    """Return the SHA-256 of the run's assessment."""
     return hashlib.sha256((folder / ASSESSMENT).read_bytes()).hexdigest()
 
 

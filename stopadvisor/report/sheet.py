@@ -26,7 +26,7 @@ class Section:
     texts: tuple[str, ...] = ()
     """Paragraphs below the rows."""
     left: int = 1
-    """Number of columns that are aligned left.  A last column without a name is, too."""
+    """Number of left-aligned columns; a last column without a name is left-aligned too."""
 
 
 @dataclass(frozen=True)

@@ -38,12 +38,12 @@ _ON_STACK = {
     "ladder": " by climbing the ladder",
 }
 _STACKS = {
-    "vllm": "the policy runs inside vLLM: thinking streams on while a probe runs, and what comes "
-    "after a stop is wasted",
+    "vllm": "the policy runs inside vLLM: thinking streams on while a probe runs, and tokens after "
+    "a stop are wasted",
     "kv-fork": "a decoding loop of your own that can fork its cache (not vLLM)",
-    "prefix-cache": "a probe is a request of its own, which reads the thinking so far from the "
+    "prefix-cache": "a probe is a separate request that reads the thinking so far from the "
     "server's prefix cache, as in vLLM",
-    "black-box": "nothing is cached: a probe pays for the whole thinking so far again",
+    "black-box": "nothing is cached: a probe pays again for all the thinking so far",
     "ladder": "whole replies of several rungs, each paid for at its own price",
 }
 _NOUNS = {PAPER_WEIGHTS.unit: "the tokens", MONEY: "the price", SECONDS: "the capacity"}
@@ -132,7 +132,7 @@ def whole_percent(value: float) -> str:
 
 
 def cost_noun(unit: str | None) -> str:
-    """Return the noun for costs in a unit; None stands for the paper's tokens."""
+    """Return the noun for costs in a unit; None means the paper's tokens."""
     return _NOUNS.get(unit or PAPER_WEIGHTS.unit, f"the cost ({unit})")
 
 
@@ -209,8 +209,8 @@ def why(result: Assessed) -> str:
         "most": "Of the best rules of each kind, calibration is expected to certify the largest "
         "saving with it.",
         "simplest": f"It is the simplest rule within about a point of the best, {best}.",
-        "overall": "Chosen by what it saves over several limits of loss near the one asked for; at "
-        f"that one alone, where a few questions decide, {best} is ahead.",
+        "overall": "Chosen by what it saves at several limits near the one asked for; at that one "
+        f"alone, where a few questions decide, {best} is ahead.",
         "surer": "A trained score is ahead on fit questions, though by less than the noise of "
         "choosing it.",
     }[standing(savings, str(advice.family))]
@@ -234,7 +234,7 @@ def kind_rules(row: FitComparison) -> list[FitRule]:
 
 
 def _saving(rule: FitRule | PaperRule | None) -> float | None:
-    """Return the saving as it is shown; None if the rule may not stop anything."""
+    """Return the saving as shown; None if the rule may not stop anything."""
     if rule is None or not rule.feasible:
         return None
     saving = rule.total_saving_pct if isinstance(rule, PaperRule) else rule.fit_total_saving_pct

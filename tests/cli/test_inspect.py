@@ -80,7 +80,7 @@ def test_it_says_where_the_policy_probes(call: Call, name: str) -> None:
         "stride": ["every 16 thinking tokens", "from 16 up to 112"],
         "stride-stop": ["from 8 up to 104", "at the latest at 104 thinking tokens"],
         "marker": ["where a marker begins", "markers (2 spellings), at least 12", "6 times"],
-        "marker-stop": ["of a trace the first 9 markers", "at 130"],
+        "marker-stop": ["only the first 9 markers of a trace", "at 130"],
     }[name]
     words = " ".join(out.split())
     assert all(text in words for text in said), out

@@ -55,7 +55,7 @@ def test_null_where_the_expected_risk_is_not_below_alpha(call: Call, risk: str) 
     check_valid("plan", found)
     for name in ("calibration_labels", "total_labels", "power_reached"):
         assert found[name] is None
-    assert "expected to be lost, which must be less than that" in call.screen("plan", *words)
+    assert "expected to be lost, which must be less than promised" in call.screen("plan", *words)
 
 
 @pytest.mark.slow

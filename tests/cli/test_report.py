@@ -70,7 +70,7 @@ def test_a_page_is_written_again_without_a_command_line(run: Path) -> None:
     assert (written.report, written.report.stat().st_size) == (run / "report.html", written.bytes)
     (run / ASSESSMENT).unlink()
     (said,) = refresh_report(run)
-    assert said.startswith(f"{run / 'report.html'} is from before, and could not be written again")
+    assert said.startswith(f"{run / 'report.html'} is out of date and could not be written again")
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -159,7 +159,7 @@ def test_figures_of_another_assessment(run: Path, call: Call) -> None:
     document = json.loads((run / ASSESSMENT).read_bytes())
     document["profile"]["unsolved"]["count"] += 1
     (run / ASSESSMENT).write_text(json.dumps(document), encoding="utf-8")
-    assert "not of this assessment.json" in call.refused(run)
+    assert "belongs to another assessment.json" in call.refused(run)
     (run / "figures.json").write_text("[", encoding="utf-8")
     assert "figures.json: not JSON" in (said := call.refused(run))
     assert "; assess again" in said

@@ -283,7 +283,7 @@ def test_preflight_alone_says_what_recording_would(
     ]  # fmt: skip
     assert said.out.startswith("Ready to record: every rung answers (tried on 16 questions).")
     assert "next: stopadvisor assess work.jsonl --ladder ladder.toml" in said.err
-    assert refused.startswith("Not ready to record: a rung answers nothing")
+    assert refused.startswith("Not ready to record: a rung does not answer")
     assert "FAILED: 0 of 16 replies came" in refused
     assert waited.count("waiting for a server, for 1 s at most (--patience): http://127") == 1
 
@@ -386,4 +386,4 @@ def test_what_ladder_toml_says_is_no_option(
 def test_a_run_is_recorded_already(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "run").mkdir()
     assert main(["assess", "run", "--ladder", "ladder.toml"]) == 2
-    assert "is recorded already" in capsys.readouterr().err
+    assert "is already recorded" in capsys.readouterr().err

@@ -267,7 +267,7 @@ def test_pictures_name_their_axes_and_lines_and_mark_round_places(html: str) -> 
     assert prices == [
         *("1", "8", "32", "128", "requests in flight"),
         *("0", "20", "40", "net saving in percent"),
-        *("0", "0.001", "0.01", "0.1", "1", "price of a cached token", "at the prices taken"),
+        *("0", "0.001", "0.01", "0.1", "1", "price of a cached token", "at the prices used"),
     ]
     assert alpha == [
         *("0%", "10%", "20%", "30%", "alpha: most questions that may be lost"),

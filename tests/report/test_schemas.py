@@ -23,7 +23,7 @@ def test_schema(call: Call) -> None:
     check_valid("schema-list", listed)
     assert {row["name"] for row in listed["schemas"]} == {*RESULTS}
     assert "calibration.json" in call.screen("schema")
-    assert "there are assess, calibrate" in call.refused("schema", "nothing")
+    assert "expected one of assess, calibrate" in call.refused("schema", "nothing")
 
 
 @pytest.mark.parametrize("words", [["inspect", "nothing"], ["plan", "--alpha", "2"]])

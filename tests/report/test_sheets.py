@@ -55,7 +55,7 @@ def test_without_gold_replies_differ_and_no_accuracy_is_shown() -> None:
     bare = replace(results.VERIFIED, loss="differs", graded_by="agreement")
     words = " ".join(drawn(verify_sheet(bare)).split())
     assert f" different {bare.losses} of {bare.n} questions" in words
-    assert "no gold a reply counts as right where it is what full thinking answers" in words
+    assert "no gold a reply counts as right if it is what full thinking answers" in words
     assert "accuracy" not in words
 
 

@@ -58,9 +58,9 @@ _FAMILY = re.compile(r"font-family:[^;]*;?\s*")
 _SHORTHAND = re.compile(r"font:\s*(?:(\d+|bold)\s+)?([\d.]+)px[^;]*")
 _INK, _MUTED, _BAD = COLOURS["ink"], COLOURS["muted"], COLOURS["bad"]
 _WIDEST_COST = 160.0
-"""Highest cost that is drawn, in percent of full thinking."""
+"""Highest cost to draw, in percent of full thinking."""
 CACHED_PRICES = (0.0, 0.001, 0.01, 0.1, 1.0)
-"""Prices of a cached token that are drawn, in decoded tokens; APIs often bill 0.1."""
+"""Prices of a cached token to draw, in decoded tokens; APIs often bill 0.1."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ def saving_by_cached_price(run: AssessedRun) -> dict[float, float]:
     here, turn = (p / prices.decoded for p in (prices.cached, cost.break_even_cached_price))
     if turn <= here:
         return {}
-    # Full thinking reads nothing from a cache, so that the saving falls along a line.
+    # Full thinking reads nothing from a cache, so the saving falls along a line.
     fall = cost.saving_pct / (turn - here)
     return {at: fall * (turn - at) for at in sorted({*CACHED_PRICES, here, turn})}
 
@@ -211,7 +211,7 @@ def _draw_prices(run: AssessedRun, cached: dict[float, float]) -> Figure:
         axes = panels[-1]
         axes.plot(list(cached), list(cached.values()), color=COLOURS[SERIES[0]])
         here = run.serving.prices.cached / run.serving.prices.decoded
-        _ring(axes, here, cached[here], label="at the prices taken")
+        _ring(axes, here, cached[here], label="at the prices used")
         axes.set_xscale("symlog", linthresh=0.001)
         axes.set_xticks(CACHED_PRICES, [f"{price:g}" for price in CACHED_PRICES])
         axes.minorticks_off()
@@ -293,17 +293,16 @@ def _ring(axes: Axes, x: float, y: float, **how: Any) -> None:
 
 @contextmanager
 def style(name: str) -> Iterator[None]:
-    """Set the style in which a picture is drawn and written; `name` keeps its ids apart."""
-    ink, muted = COLOURS["ink"], COLOURS["muted"]
+    """Set the style for drawing and writing a picture; `name` makes its ids unique."""
     with matplotlib.rc_context(
         {
             "svg.fonttype": "none",
             "svg.hashsalt": name,
             "font.family": "DejaVu Sans",
             "font.size": _FONT,
-            "text.color": ink,
-            "axes.labelcolor": ink,
-            "axes.edgecolor": muted,
+            "text.color": _INK,
+            "axes.labelcolor": _INK,
+            "axes.edgecolor": _MUTED,
             "axes.linewidth": 0.8,
             "axes.spines.top": False,
             "axes.spines.right": False,
@@ -311,8 +310,8 @@ def style(name: str) -> Iterator[None]:
             "axes.grid": True,
             "grid.color": COLOURS["grid"],
             "grid.linewidth": 0.8,
-            "xtick.color": muted,
-            "ytick.color": muted,
+            "xtick.color": _MUTED,
+            "ytick.color": _MUTED,
             "xtick.labelsize": _FONT - 0.5,
             "ytick.labelsize": _FONT - 0.5,
             "axes.labelsize": _FONT,

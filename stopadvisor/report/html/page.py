@@ -42,7 +42,7 @@ __all__ = [
 _HERE = Path(__file__).parent
 _NUMBER = ' class="number"'
 _CHARACTERS = 12_000
-"""Most characters of one question's thinking that are shown."""
+"""Most characters to show of one question's thinking."""
 
 
 def missing_packages() -> tuple[str, ...]:
@@ -89,7 +89,7 @@ def refresh_report(folder: Path) -> list[str]:
         write_report(folder)
     except StopAdvisorError as error:
         return [
-            f"{page} is from before, and could not be written again: {error}; "
+            f"{page} is out of date and could not be written again: {error}; "
             f"`stopadvisor report {shell_quote(folder)}` does so later"
         ]
     return [f"wrote {page} again"]
@@ -136,7 +136,7 @@ def render(data: ReportData) -> str:
         provenance=_provenance(result, calibration),
         pictures=pictures(data.result, data.figures),
         lost=[lost_question(example, data.thinking.get(example.id)) for example in examples],
-        of_lost=0 if lost is None else lost.n,
+        n_lost=0 if lost is None else lost.n,
         thinking=bool(data.thinking),
         remarks=[*result.remarks, *data.remarks],
         style=Markup((_HERE / "page.css").read_text(encoding="utf-8")),
@@ -287,7 +287,7 @@ def _rows(section: Section) -> Iterator[str]:
     if not section.header:
         yield from _facts([(name, value) for name, value in section.rows])
         return
-    # As on the screen: the first columns to the left, and a last one without a name.
+    # As on the screen: the first columns are aligned left, and so is a last one without a name.
     numeric = [k >= section.left and bool(name) for k, name in enumerate(section.header)]
     head = _cells(section.header, numeric, 'th scope="col"')
     rows = "".join(f"<tr>{_cells(row, numeric)}</tr>" for row in section.rows)

@@ -51,9 +51,9 @@ from stopadvisor.rules.outcomes import StackCost
 __all__ = ["PAPER_FLAW", "assess_sheet"]
 
 PAPER_FLAW = (
-    "Paper protocol: it reproduces the published analysis and is flawed as advice. Its intervals "
-    "take thresholds for given, so that they tell two equal rules apart far more often than in 5 % "
-    "of cases, and its profile opens every question. Act on --protocol deploy."
+    "The paper's protocol repeats the published analysis and is flawed as advice: its intervals "
+    "take thresholds as given, so they tell two equal rules apart far more often than in 5 % of "
+    "cases, and its profile opens every question. Act on --protocol deploy."
 )
 
 
@@ -68,7 +68,7 @@ def assess_sheet(result: Assessed, *, verbose: bool = False) -> Sheet:
     else:
         facts = _facts(result)
         sections = [_promises(result, result.promises)] if result.promises else []
-        sections += [_profile(result), _rules(result, verbose=verbose), *_always(result)]
+        sections += [_profile(result), _rules(result, verbose=verbose), *_single_rungs(result)]
         if verbose:
             sections += label_savings(result.label_savings)
         sections += label_need_sections(result.label_needs or ())
@@ -165,7 +165,7 @@ def _facts(run: AssessedRun) -> Iterator[Fact]:
 
 
 def _stack(run: AssessedRun, effect: Effect, cost: StackCost | None) -> Iterator[Fact]:
-    """Yield the stack for which the rule was chosen, and its savings on the others."""
+    """Yield the stack that the rule was chosen for, and its savings on the others."""
     yield "stack", f"{explained(effect.serving)}{computed_for(run)}"
     if cost and cost.decoded_saving_pct is not None:
         text = f"decoded {-cost.decoded_saving_pct:+.1f}%"
@@ -261,14 +261,14 @@ def _rules(run: AssessedRun, *, verbose: bool) -> Section:
     )
 
 
-def _always(run: AssessedRun) -> Iterator[Section]:
+def _single_rungs(run: AssessedRun) -> Iterator[Section]:
     """Yield the table of single rungs, and why this loss is counted."""
     if run.rungs is None:
         return
     loss, right = _graded_columns(run)
     texts = {
-        "drop": "Counted: the drop of accuracy. The reference is another draw than the rungs "
-        "before it, so that its own luck would count as lost answers.",
+        "drop": "Counted: the drop in accuracy. The reference is drawn independently of the "
+        "rungs before it, so its own luck would count as lost answers.",
         "lost": "Counted: lost answers. A reference that is drawn again differs from itself, too; "
         "--loss drop leaves that out.",
     }
@@ -335,7 +335,7 @@ def _promises(run: AssessedRun, promises: Sequence[Promise]) -> Section:
     risk, accuracy = _graded_columns(run)
     n, taken = run.split.calibration, run.matched_risk[0].alpha
     texts = [
-        "* The figures here are for this one. The last two columns: the probability that the "
+        "* The figures here are for this promise. The last two columns: the probability that the "
         "calibration questions at hand certify a saving, and how many would make it 90 %."
     ]
     saves = any(each.alpha == taken and each.saving_pct > 0 for each in promises)

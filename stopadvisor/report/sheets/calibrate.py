@@ -118,7 +118,7 @@ def expectation_facts(expected: Expected, serving: str) -> list[Fact]:
 def graded_facts(graded_by: str, repeats: Repeats | None) -> Iterator[Fact]:
     """Yield how replies without gold are graded, and how far to trust that."""
     if graded_by == "agreement":
-        yield "no gold", "a reply counts as right where it is what full thinking answers"
+        yield "no gold", "a reply counts as right if it is what full thinking answers"
     if repeats is not None:
         spread = f"{share(repeats.share)} {bracketed(repeats.ci95, 100)}"
         yield (
@@ -150,7 +150,7 @@ def _certified(
     if verbose:
         fitted = expected.fit_total_saving_pct
         if fitted is not None:
-            yield "forecast", f"fit questions had said a saving of {percent(fitted)}"
+            yield "forecast", f"fit questions had predicted a saving of {percent(fitted)}"
         yield "threshold", f"stops when the score reaches {number(run.threshold)}"
         yield "limit", pointwise(certificate)
     if run.transfer is not None:
@@ -161,7 +161,7 @@ def _certified(
         text = "full thinking"
         if run.advised_family is not None:
             text = rule_headline(run.advised_family, run.advised_where)
-        yield "advised", f"assess had said: {text}"
+        yield "advised", f"`assess` said: {text}"
 
 
 def _advised_otherwise(run: CalibratedRun) -> bool:
@@ -185,11 +185,11 @@ def _refused(run: CalibratedRun) -> Iterator[Fact]:
 
 def _needed(needed: int | None, assumed: float | None) -> str:
     if needed is None:
-        return "no number of them would be enough at the risk and the costs seen here"
+        return "no number of them would be enough at the risk and costs seen here"
     if not assumed:
-        return f"{needed} calibration questions in all are enough, if none of them is lost"
+        return f"{needed} calibration questions in all are enough if none of them is lost"
     return (
-        f"about {needed} calibration questions in all are enough four times in five, if "
+        f"about {needed} calibration questions in all are enough four times in five if "
         f"{share(assumed)} of them are lost"
     )
 

@@ -70,7 +70,7 @@ def import_log_sheet(log: ImportedLog) -> Sheet:
 
 
 def _asking(words: str) -> Fact:
-    """Return the next step in words; without the model it is no command to copy."""
+    """Return the next step in words: without the model it is not a command to copy."""
     return "next", f"stopadvisor {words}, with --model and your model's name or folder"
 
 
@@ -129,10 +129,9 @@ def _rungs(rungs: Sequence[RungReplies]) -> Section:
 
 
 def _graded(probes: ImportedProbes) -> str:
-    """Say how the answers were graded."""
     ungraded = probes.n_ungraded
     if ungraded == probes.n_traces:
-        return "none: a reply will count by whether it agrees with full thinking"
+        return "none: a reply will count as right if it agrees with full thinking"
     text = plural(probes.n_graded, "label") + " by gold, the others as recorded"
     return f"{text}; {plural(ungraded, 'trace')} with neither" if ungraded else text
 
@@ -147,7 +146,7 @@ _VERDICTS: dict[str, tuple[str, Tone]] = {
 _VERDICTS_ON_RUNGS: dict[str, tuple[str, Tone]] = {
     "pass": ("Ready to record: every rung answers", "good"),
     "warn": ("Ready to record, with warnings: read them first", "doubtful"),
-    "fail": ("Not ready to record: a rung answers nothing", "bad"),
+    "fail": ("Not ready to record: a rung does not answer", "bad"),
 }
 
 
@@ -270,9 +269,9 @@ def profile_serving_sheet(profile: ServingProfile, file: Path) -> Sheet:
         facts=(
             ("request", f"{1e6 * profile.per_request_seconds:.0f} µs each"),
             ("prefilled", f"{1e6 * seconds.prefilled:.2f} µs per token"),
-            ("cached", f"{1e6 * seconds.cached:.3f} µs per token that is read again"),
+            ("cached", f"{1e6 * seconds.cached:.3f} µs per token read again"),
             ("decoded", f"{1e6 * seconds.decoded:.1f} µs per token, {profile.at_batch} at once"),
-            ("fit", f"misses {percent(100 * profile.misfit)} of the seconds measured"),
+            ("fit", f"off by {percent(100 * profile.misfit)} of the seconds measured"),
             ("profile", str(file)),
         ),
         command=f"stopadvisor assess RUN --price {shell_quote(file)}",

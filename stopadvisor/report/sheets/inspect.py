@@ -76,7 +76,7 @@ def comparison_sheet(compared: PolicyComparison) -> Sheet:
     sections = []
     if changes:
         rows = tuple((row.what, f"{row.before} -> {row.after}") for row in changes)
-        sections.append(Section("What it is in A -> in B", rows=rows))
+        sections.append(Section("In A -> in B", rows=rows))
     return Sheet(
         headline,
         "good" if compared.same else None,
@@ -187,18 +187,18 @@ def _positions(shown: InspectedPolicy, trigger: TriggerTerms) -> str:
         return f"every {trigger.every} thinking tokens, from {first} up to {trigger.cap}"
     spellings = plural(len(trigger.markers), "spelling")
     if not trigger.markers:
-        spellings = "known from a recording by position alone, so that it cannot be served"
+        spellings = "known from a recording only by position, so it cannot be served"
     text = (
         f"markers ({spellings}), at least {trigger.min_gap} tokens after the last probe, at most "
         f"{plural(trigger.max_probes or 0, 'time')}"
     )
     if trigger.max_markers is not None:
-        text += f"; of a trace the first {plural(trigger.max_markers, 'marker')}"
+        text += f"; only the first {plural(trigger.max_markers, 'marker')} of a trace"
     return text
 
 
 def _settings(shown: InspectedPolicy) -> Section:
-    """Return settings with which engines stop at a fixed budget themselves, or why none do."""
+    """Return settings by which engines stop at a fixed budget themselves, or why there are none."""
     rows = []
     for setting in shown.engine_settings:
         fields = json.dumps(setting.request)[1:-1]
@@ -209,7 +209,7 @@ def _settings(shown: InspectedPolicy) -> Section:
         "its closer and no message before it."
         if rows
         else "None: the certified reply is the forced answer. An engine that ends the thinking "
-        "goes on with a visible one, which --on-stop answer certifies."
+        "writes a visible one instead, which --on-stop answer certifies."
     )
     return Section("Engine settings", rows=tuple(rows), texts=(text,))
 
@@ -272,7 +272,7 @@ def _bound(shown: InspectedPolicy) -> Iterator[Fact]:
         yield str(rung["name"]), _rung(rung)
     if model is None and shown.ladder is None:
         origin = "a published archive" if engine is None else f"{engine.name} probes"
-        yield "model", f"none: made from {origin}, it suits no model as it is"
+        yield "model", f"none: made from {origin}, it fits no model as it is"
     elif model is not None:
         revision = model.revision or "revision unknown"
         text = f"{revision[:_REVISION]}..." if len(revision) > _REVISION else revision

@@ -28,16 +28,16 @@ def monitor_sheet(result: MonitoredPromise) -> Sheet:
             Section(
                 texts=(
                     "An alarm stays on until somebody resets it by name (monitor --reset NAME), "
-                    "which begins new tests. Until then serve with --shadow, or the policy that "
+                    "which starts new tests. Until then serve with --shadow, or the policy that "
                     "was in use before (stopadvisor promote).",
                 )
             )
         )
     if result.remarks:
         sections.append(Section("Remarks", texts=result.remarks))
-    headline = "No alarm: nothing speaks against the promise so far."
+    headline = "No alarm: no evidence against the promise so far."
     if result.verdict == "no-audits":
-        headline = "Nothing was audited: nothing can be said."
+        headline = "Nothing was audited, so nothing can be said."
     elif result.alarm is not None:
         headline = _alarm_words(result.alarm)
     return Sheet(headline, _TONES[result.verdict], _facts(result), sections=tuple(sections))
@@ -104,10 +104,9 @@ def _counted(watch: str) -> str:
 
 
 def _false_alarms(result: MonitoredPromise) -> str:
-    alone = len(result.watched) == 1
-    names = "promise" if alone else "promise or early warning"
+    names = "promise" if len(result.watched) == 1 else "promise or early warning"
     text = (
-        f"{names}: ever in at most {share(result.delta)} of streams that keep within the "
+        f"{names}: ever in at most {share(result.delta)} of streams that stay within the "
         f"limit; change: after {result.change:,.0f} requests on average, or more. Each server "
         "watches its own log with these limits"
     )
@@ -154,8 +153,8 @@ def _cost(result: MonitoredPromise) -> str:
 def _drift(result: MonitoredPromise) -> str:
     changed = [f"{_DRIFT[n]} (request {at})" for n, at in result.drifted.items()]
     if changed:
-        return f"the traffic changed: {', '.join(changed)}; that alone says nothing of the risk"
+        return f"the traffic changed: {', '.join(changed)}; that alone says nothing about the risk"
     if not result.drift:
-        return "not watched: the policy holds nothing to compare with"
+        return "not watched: the policy has nothing to compare with"
     names = ", ".join(_DRIFT[name] for name in result.drift)
     return f"no change seen in {names}"

@@ -40,11 +40,11 @@ def plan_sheet(plan: LabelPlan, *, saves_nothing: bool = False) -> Sheet:
     if plan.calibration_labels is None or plan.power_reached is None:
         most = "20,000" if loss == "drop" else "a million"
         too_close = plan.expected_risk < plan.alpha
-        why = f"so close to it that more than {most} would be needed"
+        why = f"so close to the promise that more than {most} would be needed"
         reason = Section(
             texts=(
                 f"{share(plan.expected_risk)} are expected to be lost, "
-                f"{why if too_close else 'which must be less than that'}.",
+                f"{why if too_close else 'which must be less than promised'}.",
             )
         )
         return Sheet(f"No number of labels is enough {promise}.", sections=(reason, *sections))
@@ -103,7 +103,7 @@ def label_need_sections(rows: Sequence[LabelNeed]) -> tuple[Section, ...]:
         return ()
     return (
         Section(
-            "What gold labels would buy: a promise about lost answers (imitated calibrations)",
+            "What gold labels would buy: a promise about lost answers (simulated calibrations)",
             ("if of the replies that differ", "labels", "saving", "with half of them"),
             tuple(
                 (
@@ -118,8 +118,8 @@ def label_need_sections(rows: Sequence[LabelNeed]) -> tuple[Section, ...]:
             ),
             (
                 "Only a question whose reply differs can be lost, so few labels will do; "
-                "`stopadvisor label` asks for them, and with --labels N for a sample. Which share "
-                "of those is lost nobody knows beforehand.",
+                "`stopadvisor label` asks for them, and with --labels N for a sample. Nobody "
+                "knows beforehand which share of those is lost.",
             ),
         ),
     )

@@ -37,7 +37,7 @@ def run_sheet(summary: AnswerSummary, *, given: str = "", server: Sequence[str] 
     Parameters
     ----------
     given : str
-        Options of this call that the next command has to repeat.
+        Options of this call that the next command must repeat.
     server : sequence of str
         Arguments of `serve` after the policy; by default the model, for vLLM to start.  Empty if
         the gateway cannot serve the ladder, because the model of a rung runs here.
@@ -52,7 +52,7 @@ def run_sheet(summary: AnswerSummary, *, given: str = "", server: Sequence[str] 
         command = command.rstrip()
     elif summary.kind == "stop" and (summary.server_saving_pct or 0) < 0:
         footnote = (
-            "Not to be served as it is: by its own figures this policy costs "
+            "Do not serve it as it is: by its own figures this policy costs "
             f"{percent(-(summary.server_saving_pct or 0))} more than full thinking on vLLM's "
             f"prefix cache. Assess with `--serving {COMMON_STACK}` for that stack."
         )
@@ -98,7 +98,7 @@ def _facts(summary: AnswerSummary) -> Iterator[Fact]:
     if summary.new:
         yield "time", f"{summary.seconds:.1f} s for {plural(summary.new, 'new question')}"
     else:
-        yield "new", "none: all of them had been answered before"
+        yield "new", "none: all of them were answered before"
     if (climbed := summary.climbed) is not None:
         text = f"{climbed.price:.4g} per question, replies climbed past included"
         if climbed.price_saving_pct is not None:
@@ -144,7 +144,7 @@ def _against_full(summary: AnswerSummary, full: TimedComparison) -> Iterator[Fac
         yield (
             "differs",
             f"{share(full.differing_share)} {bracketed(full.differing_ci95, 100)} of "
-            f"{full.questions} questions got another reply than full thinking's"
+            f"{full.questions} questions got a reply other than full thinking's"
             f"{promise if summary.loss == 'differs' else ''}",
         )
     if full.labelled:

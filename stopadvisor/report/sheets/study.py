@@ -49,7 +49,7 @@ def study_sheet(study: StudyReport) -> Sheet:
     for table in study.tables:
         if table.rows:  # else the remarks say why
             file = f"studies/{study.study}.{table.name}.csv"
-            sections += _sections(table, file, alone=len(study.runs) == 1)
+            sections += _sections(table, file, one_run=len(study.runs) == 1)
     if study.remarks:
         sections.append(Section("Remarks", texts=study.remarks))
     return Sheet(f"Study: {study.study}", facts=tuple(facts), sections=tuple(sections))
@@ -61,7 +61,7 @@ def skipped_sheet(skipped: Sequence[SkippedStudy]) -> Sheet:
     return Sheet("Skipped", sections=(Section(texts=texts),))
 
 
-def _sections(table: Table, file: str, *, alone: bool) -> Iterator[Section]:
+def _sections(table: Table, file: str, *, one_run: bool) -> Iterator[Section]:
     """Split a table into parts that fit the screen; the columns of names are repeated in each."""
     shown = table.rows if len(table.rows) <= _MOST_ROWS else table.rows[:_FIRST_ROWS]
     texts = []
@@ -69,7 +69,7 @@ def _sections(table: Table, file: str, *, alone: bool) -> Iterator[Section]:
         texts.append(f"{len(table.rows) - len(shown)} more rows are in {file}.")
     if table.note:
         texts.append(f"{table.note[0].upper()}{table.note[1:]}.")
-    columns = [_printed(group, shown) for group in _groups(table.columns, alone=alone)]
+    columns = [_printed(group, shown) for group in _groups(table.columns, one_run=one_run)]
     n_keys = 1 + (len(columns) > 1 and columns[0].words and columns[1].words)
     keys, block, blocks = columns[:n_keys], columns[:n_keys], []
     for column in columns[n_keys:]:
@@ -88,13 +88,13 @@ def _sections(table: Table, file: str, *, alone: bool) -> Iterator[Section]:
         )
 
 
-def _groups(columns: Sequence[Column], *, alone: bool) -> list[list[tuple[int, Column]]]:
-    """Return the columns to print, each with those of its interval, without a run named above."""
+def _groups(columns: Sequence[Column], *, one_run: bool) -> list[list[tuple[int, Column]]]:
+    """Return the columns to print, each with those of its interval; one run needs no name."""
     groups: list[list[tuple[int, Column]]] = []
     for k, column in enumerate(columns):
         if column.name.endswith(("_low", "_high")):
             groups[-1].append((k, column))
-        elif not (alone and column.name == _RUN):
+        elif not (one_run and column.name == _RUN):
             groups.append([(k, column)])
     return groups
 
@@ -130,7 +130,6 @@ def _printed(group: Sequence[tuple[int, Column]], rows: Sequence[Sequence[Cell]]
 
 
 def _cell(value: Cell, unit: str) -> str:
-    """Format a value."""
     if value is None:
         return "-"
     if isinstance(value, bool):

@@ -20,13 +20,13 @@ __all__ = ["verify_sheet"]
 
 _DRIFTED = 0.05
 _MEANS = {
-    "confirmed": "these questions alone certify the promise: go on serving the policy",
+    "confirmed": "these questions alone certify the promise: keep serving the policy",
     "contradicted": "more is lost than was promised: serve full thinking, and calibrate again",
     "silent": "these questions are too few, or too close to the promise, to decide: "
     "probe more of them",
 }
-_OF_OTHERS = {
-    "confirmed": "for it the promise rests on these fresh questions alone.",
+_DRIFT_MEANS = {
+    "confirmed": "for it the promise rests only on these fresh questions.",
     "contradicted": "the promise does not cover it, and is broken there.",
     "silent": "the promise does not cover it.",
 }
@@ -90,7 +90,6 @@ def _facts(checked: CheckedPolicy, *, verbose: bool) -> tuple[Fact, ...]:
 
 
 def _limits(checked: CheckedPolicy) -> list[Fact]:
-    """Return a fact for each of several limits."""
     facts = []
     for limit in checked.limits or ():
         replies = limit.n
@@ -107,7 +106,7 @@ def _accuracy(checked: CheckedPolicy) -> Fact:
     """Return the change of accuracy, or how replies without gold are graded."""
     effect = verified_effect(checked)
     if effect.change is None:
-        return ("no gold", "a reply counts as right where it is what full thinking answers")
+        return ("no gold", "a reply counts as right if it is what full thinking answers")
     spread = bracketed(checked.accuracy_difference_ci95, 100)
     change = f"{share(checked.full_accuracy)} -> {share(checked.accuracy)}"
     return ("accuracy", f"{change}, {change_words(effect)} {spread}")
@@ -122,7 +121,7 @@ def _power(checked: CheckedPolicy) -> str:
     if checked.detectable_risk is not None:
         return f"{text}; they contradict four times in five if {share(checked.detectable_risk)} are"
     if checked.gained is not None or checked.traces is not None:
-        return text  # of a drop and of two traces that risk is not computed
+        return text  # that risk is not computed for a drop, nor for two traces
     return f"{text}; they are too few to contradict anything"
 
 
@@ -158,8 +157,9 @@ def _drift(checked: CheckedPolicy) -> tuple[Section, ...]:
     moved = _moved(checked)
     if not moved:
         text = (
-            "Questions and answers look as they did in calibration: no feature is shown to have "
-            f"moved, by {plural(checked.n, 'question')} (all tested together at 5 %)."
+            "Questions and answers look as they did in calibration: "
+            f"{plural(checked.n, 'question')} show no feature that moved (all tested together at "
+            "5 %)."
         )
         return (Section("Drift", texts=(text,)),)
     return (
@@ -167,6 +167,6 @@ def _drift(checked: CheckedPolicy) -> tuple[Section, ...]:
             "Features that moved since calibration (all tested together at 5 %)",
             ("feature", "distance (0 to 1)", "adjusted p"),
             tuple((row.feature, f"{row.distance:.3f}", f"{row.adjusted_p:.4f}") for row in moved),
-            (f"This traffic is not what was calibrated: {_OF_OTHERS[checked.verdict]}",),
+            (f"This traffic is not what was calibrated: {_DRIFT_MEANS[checked.verdict]}",),
         ),
     )
