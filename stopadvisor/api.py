@@ -148,7 +148,7 @@ def assess(
         in_file |= {name for name, value in asked.items() if value is not None}
         if in_file:
             names = ", ".join(sorted(in_file))
-            raise CalibrationError(f"ladder: its file says whom to ask, and how: leave out {names}")
+            raise CalibrationError(f"ladder: its file says whom to ask and how: leave out {names}")
     if (engine == "openai") != bool(at):
         raise CalibrationError("engine='openai' and base_url='http://host:8000/v1' need each other")
     settings: dict[str, Any] = {} if model is None else {"model": model}
@@ -259,7 +259,7 @@ def assess_target(
 ) -> tuple[Source, Assessed]:
     """Probe what is missing, assess, and write the assessment into the run.
 
-    `given` names the probing fields that the caller set: an archive keeps its split otherwise.
+    `given` names the probing fields that the caller set; otherwise an archive keeps its split.
     """
     probing, wanted, is_paper = request.probing, request.wanted, request.protocol == "paper"
     target = probing.workload
@@ -272,7 +272,7 @@ def assess_target(
     engine = replace(request.engine, remark=progress.remark)
     if not from_workload:
         if request.ladder is not None:
-            raise WorkloadError(f"ladder: {target} is recorded already")
+            raise WorkloadError(f"ladder: {target} is already recorded")
         if probing.regrade:
             regrade_run(target, progress, probing.grader)
         elif probing.grader is not None and target.is_dir():
@@ -306,14 +306,14 @@ def assess_target(
         is_computed = settings.weights.gpu is not None
         loads = computed_weights(request.pricing, source)[1:] if is_computed else ()
         result, choice = assessment.result(loads), assessment.choice
-    of_sample, of_promise = remarks_on_sample(source, result), list(result.remarks)
+    on_sample, on_promise = remarks_on_sample(source, result), list(result.remarks)
     if not source.is_archive:
-        of_sample += remarks_on_grader(RunDirectory.load(source.folder))
-    remarks = (*[PAPER_FLAW] * is_paper, *of_sample, *of_promise)
+        on_sample += remarks_on_grader(RunDirectory.load(source.folder))
+    remarks = (*[PAPER_FLAW] * is_paper, *on_sample, *on_promise)
     result = replace(result, remarks=remarks, headline=assessed_headline(result))
     save_assessment(source, result, choice)
     # Probing has shown the remarks on the sample already.
-    for remark in of_promise if from_workload else of_sample + of_promise:
+    for remark in on_promise if from_workload else on_sample + on_promise:
         progress.remark(f"note: {remark}")
     return source, result
 
@@ -335,7 +335,7 @@ def _settings(wanted: SettingsOverrides, source: Source, pricing: PriceRequest |
     if needy and source.graded_by == "agreement":
         raise CalibrationError(
             f"{source.folder}: a limit on {needy[0].loss} takes gold to assess, and the questions "
-            "have none: leave --loss out, and `stopadvisor label` asks for the gold that matters"
+            "have none: leave --loss out; later `stopadvisor label` asks for the gold that matters"
         )
     return settings
 
@@ -390,8 +390,8 @@ def _grader_name(grader: str | GraderFunction | None) -> str | None:
     module, name = grader.__module__, grader.__qualname__
     if module == "__main__" or not name.isidentifier():
         raise GraderError(
-            f"grader: expected a function defined in a module of its own, because another "
-            f"process calls it, got {module}.{name}"
+            "grader: expected a function of a module that another process can import, got "
+            f"{module}.{name}"
         )
     return f"{module}:{name}"
 

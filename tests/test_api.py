@@ -100,7 +100,7 @@ def test_what_makes_no_sense_is_refused_before_any_work(run: Path) -> None:
         stopadvisor.assess("w.jsonl", ladder="ladder.toml", model="m", max_think=9)
     with pytest.raises(CalibrationError, match="leave out temperature"):
         stopadvisor.assess("w.jsonl", ladder="ladder.toml", temperature=0)
-    with pytest.raises(WorkloadError, match="is recorded already"):
+    with pytest.raises(WorkloadError, match="is already recorded"):
         stopadvisor.assess(run, ladder="ladder.toml")
     with pytest.raises(
         WorkloadError, match=r"no such file .* a JSONL workload, a run directory or a raw.npz"
@@ -148,7 +148,7 @@ def test_parameters_become_those_of_the_command(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.slow
 def test_a_grader_is_a_function_that_another_process_finds(tmp_path: Path) -> None:
-    with pytest.raises(GraderError, match="in a module of its own"):
+    with pytest.raises(GraderError, match="of a module that another process can import"):
         stopadvisor.assess(tmp_path, grader=lambda *_: True)
     # The run's own grader is checked against the function's name: so it was found.
     probed = make_run(tmp_path / "graded", 60)

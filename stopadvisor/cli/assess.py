@@ -96,18 +96,18 @@ def command(
     would buy.  The advice is provisional: `calibrate` decides.
     """
     given = {f.name for f in (*fields(ProbeSettings), *fields(EngineSettings)) if is_given(f.name)}
-    if protocol == "paper" and not is_given("schedule"):
+    is_paper = protocol == "paper"
+    if is_paper and not is_given("schedule"):
         params["schedule"] = "grid"
     wanted = overrides(params)
     pricing = price_request(params)
-    is_paper = protocol == "paper"
     if pricing is not None and (wanted.weights is not None or is_paper):
         raise click.UsageError(
-            "--gpu, --in-flight, --tensor-parallel and --model-config compute prices: they exclude "
+            "--gpu, --in-flight, --tensor-parallel and --model-config compute prices: leave out "
             "--price and --protocol paper"
         )
     if is_paper and (wanted.loss or wanted.also):
-        raise click.UsageError("--protocol paper counts lost answers alone: leave --loss out")
+        raise click.UsageError("--protocol paper counts only lost answers: leave --loss out")
     if open_calibration and not is_paper:
         raise click.UsageError("--open-calibration belongs to --protocol paper")
     if ladder is not None and is_paper:
@@ -118,7 +118,7 @@ def command(
         known = {"seed", "split", "out"} if target.suffix == ".npz" else {"regrade", "grader"}
         if useless := sorted(given - known):
             names = ", ".join("--" + name.replace("_", "-") for name in useless)
-            raise click.UsageError(f"{target} is probed already, so these mean nothing: {names}")
+            raise click.UsageError(f"{target} is already probed: leave out {names}")
     asked = AssessmentRequest(
         probing, engine, wanted, pricing, protocol, open_calibration, ladder=ladder
     )
@@ -140,4 +140,4 @@ def _write_report(folder: Path) -> str:
         return f"wrote {write_report(folder).report}"
     except StopAdvisorError as error:
         old = folder / REPORT
-        return f"note: no report.html: {error}" + (f"; {old} is from before" * old.exists())
+        return f"note: no report.html: {error}" + (f"; {old} is an older one" * old.exists())

@@ -116,7 +116,7 @@ def command(
     asked = request.overrides
     for name, value in (("--families", asked.families), ("--on-give-up", asked.on_give_up)):
         if source_policy is not None and value:
-            raise click.UsageError(f"{name} means nothing with --from: the policy brings its rule")
+            raise click.UsageError(f"{name} cannot be combined with --from, which keeps the rule")
     target = PolicyTarget(out, None if sign is None else signing_key(sign))
     source = newest_source() if path is None else open_source(path)
     if path is None:
@@ -126,7 +126,7 @@ def command(
         if source.graded_by != "gold":
             what = "replies that may differ from what full thinking answers"
         raise CalibrationError(
-            f"say --alpha, the largest share of {what}; in production begin with 0.01 to 0.05; "
+            f"say --alpha, the largest share of {what}; for production start with 0.01 to 0.05; "
             "`stopadvisor assess` says what each promise would buy"
         )
     result = issue(source, request, target, calibrated_headline, source_policy=source_policy)

@@ -57,18 +57,18 @@ __all__ = ["command"]
 
 LOGS = {"inspect": read_inspect, "csv": read_csv}
 """Readers of the formats that become a workload."""
-_OF_LOGS = ("task", "traces_only", "think_tags")
-_OF_RUNS = ("grader", "seed", "split")
+_LOG_OPTIONS = ("task", "traces_only", "think_tags")
+_RUN_OPTIONS = ("grader", "seed", "split")
 _OPTIONS = {
-    "inspect": _OF_LOGS,
+    "inspect": _LOG_OPTIONS,
     "lm-eval": (),
-    "csv": (*_OF_LOGS, "columns"),
-    "probes": (*_OF_RUNS, "cap", "suffix_tokens", "model"),
-    "replies": (*_OF_RUNS, "ladder"),
+    "csv": (*_LOG_OPTIONS, "columns"),
+    "probes": (*_RUN_OPTIONS, "cap", "suffix_tokens", "model"),
+    "replies": (*_RUN_OPTIONS, "ladder"),
     "dataset": ("questions", "copy", "seed"),
 }
 """Options of each format."""
-_OF_RUNGS = (*_OF_RUNS, "ladder", "rungs", "task", "think_tags")
+_RUNG_OPTIONS = (*_RUN_OPTIONS, "ladder", "rungs", "task", "think_tags")
 """Options of formats inspect and lm-eval with `--rung`."""
 
 _Imported = tuple[ImportedLog | ImportedDataset | ImportedProbes | ImportedReplies, Sheet]
@@ -127,8 +127,8 @@ def _columns(text: str) -> dict[str, str]:
 @click.option(
     "--traces-only",
     is_flag=True,
-    help="Leave out questions whose thinking was not recorded, so that `probe --traces` takes the "
-    "file.",
+    help="Leave out questions whose thinking was not recorded, so that `probe --traces` accepts "
+    "the file.",
 )
 @click.option(
     "--think-tags",
@@ -148,12 +148,12 @@ def _columns(text: str) -> dict[str, str]:
     "--suffix-tokens",
     type=click.IntRange(min=0),
     default=SUFFIX_TOKENS,
-    help="For probes: tokens of closer and cue that stood in front of each forced answer.",
+    help="For probes: tokens of closer and cue before each forced answer.",
 )
 @click.option(
     "--model",
     show_default="none: a policy is bound to no model",
-    help="For probes: model that was recorded; a policy is then bound to it.",
+    help="For probes: the recorded model; a policy is then bound to it.",
 )
 @click.option(
     "--ladder",
@@ -191,7 +191,7 @@ def _columns(text: str) -> dict[str, str]:
     "questions",
     type=COUNT,
     show_default="as many as the paper used",
-    help="For dataset: how many to draw; a larger number keeps all of a smaller one.",
+    help="For dataset: how many to draw; a larger number keeps the questions of a smaller one.",
 )
 @click.option(
     "--from",
@@ -216,9 +216,9 @@ def command(ctx: click.Context, /, **params: Any) -> int:
     FORMAT `probes` makes a run instead. A line is a trace: id, trace_tokens, finish,
     natural_answer, natural_correct, natural_answer_tokens and checkpoints. Each checkpoint has its
     own budget (thinking tokens before it), answer, correct and probe_tokens, and where known
-    mean_logprob, mean_entropy and markers. Labels may be left out where a line has gold, or all of
-    them: then replies count by whether they agree with what full thinking answers. With --grader
-    no line brings labels, and each has its question and gold.
+    mean_logprob, mean_entropy and markers. Labels may be left out where a line has gold, or
+    everywhere: then a reply counts as right if it agrees with full thinking. With --grader no line
+    has labels, and each has its question and gold.
 
     FORMAT `replies` makes a run of whole replies, one of each rung of LADDER.TOML. A line is a
     question: id, gold and rungs, each with name, answer, finished and completion_tokens, and where
@@ -239,16 +239,16 @@ def command(ctx: click.Context, /, **params: Any) -> int:
 def _check_options(ctx: click.Context, kind: str, params: Mapping[str, Any]) -> None:
     """Refuse options of other formats, and missing ones of this format."""
     sources, names = params["sources"], " ".join(map(str, params["sources"]))
-    of_rungs = kind == "lm-eval" or (kind == "inspect" and bool(params["rungs"]))
-    allowed = _OF_RUNGS if of_rungs else _OPTIONS[kind]
-    others = {name for names in (*_OPTIONS.values(), _OF_RUNGS) for name in names} - {*allowed}
+    by_rung = kind == "lm-eval" or (kind == "inspect" and bool(params["rungs"]))
+    allowed = _RUNG_OPTIONS if by_rung else _OPTIONS[kind]
+    others = {name for names in (*_OPTIONS.values(), _RUNG_OPTIONS) for name in names} - {*allowed}
     for option in ctx.command.params:
         if option.name in others and is_given(option.name):
-            raise click.UsageError(f"{option.opts[0]} is no option of format {kind}")
-    if of_rungs and (sources or not params["rungs"]):
+            raise click.UsageError(f"{option.opts[0]} is not an option of format {kind}")
+    if by_rung and (sources or not params["rungs"]):
         what = "FILE or --rung" if kind == "inspect" else "a --rung for each rung, no FILE"
         raise click.UsageError(f"format {kind} takes {what}, got {names or 'none'}")
-    if not of_rungs and not sources:
+    if not by_rung and not sources:
         raise click.UsageError(f"format {kind} needs a FILE, got none")
     if len({name for name, _ in params["rungs"]}) < len(params["rungs"]):
         raise click.UsageError("--rung: expected each rung once")
@@ -260,15 +260,14 @@ def _check_options(ctx: click.Context, kind: str, params: Mapping[str, Any]) -> 
         raise click.UsageError("format csv needs --map question=COLUMN")
     elif kind not in LOGS and len(sources) > 1:
         raise click.UsageError(f"format {kind} takes one file, got {len(sources)}")
-    elif (kind == "replies" or of_rungs) and params["ladder"] is None:
-        what = "--rung" if of_rungs else "format replies"
+    elif (kind == "replies" or by_rung) and params["ladder"] is None:
+        what = "--rung" if by_rung else "format replies"
         raise click.UsageError(f"{what} needs --ladder LADDER.TOML")
     elif any(params["out"].resolve() == source.resolve() for source in sources):
-        raise click.UsageError(f"--out {params['out']} is a file to be read")
+        raise click.UsageError(f"--out {params['out']} is one of the files to read")
 
 
 def _import_log(params: Mapping[str, Any], progress: Progress) -> _Imported:
-    """Read logs and write the workload."""
     kind, sources, columns = params["kind"], params["sources"], params["columns"] or {}
     log = LOGS[kind](sources, LogOptions(columns, _markers(params)))
     gathered = gather(log, task=params["task"], traces_only=params["traces_only"])
@@ -277,18 +276,17 @@ def _import_log(params: Mapping[str, Any], progress: Progress) -> _Imported:
     remark_first(progress, "renamed", gathered.renamed)
     if gathered.n_traces and kind == "csv":
         progress.remark(
-            f"{columns['question']!r} is asked as it stands: for recorded thinking it must be "
-            "the prompt that was sent, with all its instructions"
+            f"{columns['question']!r} is asked unchanged: for recorded thinking it must be the "
+            "prompt that was sent, with all its instructions"
         )
     if gathered.n_traces and gathered.n_untraced:
         progress.remark(
             f"{gathered.n_untraced} questions have no recorded trace: --traces-only leaves "
-            "them out, as probe --traces wants it"
+            "them out, as `probe --traces` requires"
         )
     if without := gathered.without_thinking:
         progress.remark(
-            f"{len(without)} replies hold no thinking that can be separated, the first in "
-            f"{without[0]}"
+            f"{len(without)} replies hold no separable thinking, the first in {without[0]}"
         )
     return imported, import_log_sheet(imported)
 
@@ -298,7 +296,6 @@ def _markers(params: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def _import_dataset(params: Mapping[str, Any], progress: Progress) -> _Imported:
-    """Draw from a benchmark and write the workload."""
     name, copy, seed = str(params["sources"][0]), params["copy"], params["seed"]
     wanted = params["questions"] or BENCHMARKS[name].size
     rows = load_rows(name, copy, quiet=params["quiet"])
@@ -306,12 +303,11 @@ def _import_dataset(params: Mapping[str, Any], progress: Progress) -> _Imported:
     imported = write_dataset(name, converted, params["out"], copy=copy, seed=seed)
     remark_first(progress, "left out", converted.left_out)
     if imported.n_questions < wanted:
-        progress.remark(f"{wanted} questions were wanted, the data set has {imported.n_questions}")
+        progress.remark(f"asked for {wanted} questions, the data set has {imported.n_questions}")
     return imported, import_dataset_sheet(imported)
 
 
 def _import_probes(params: Mapping[str, Any], progress: Progress) -> _Imported:
-    """Read recorded answers, grade them, and write the run."""
     cap, suffix_tokens = params["cap"], params["suffix_tokens"]
     with open_graders(params["grader"]) as graders:
         recording = read_recording(
@@ -330,14 +326,14 @@ def _import_probes(params: Mapping[str, Any], progress: Progress) -> _Imported:
     )
     if cap is None:
         progress.remark(
-            f"no --max-think: {recording.longest} tokens, the longest trace, count as the cap on "
+            f"no --max-think: the longest trace, {recording.longest} tokens, counts as the cap on "
             "thinking, which is part of a policy"
         )
     if not any(record.prompt_tokens for record in recording.records):
         progress.remark("no prompt_tokens: costs leave the prompt out")
     if recording.positions_are_markers:
         progress.remark(
-            "each question was asked at positions of its own: they count as its markers' positions"
+            "each question was probed at its own positions: they count as positions of markers"
         )
     if recording.entropy_source == "none":
         progress.remark("no log-probabilities: rules that read them are left out")
@@ -347,7 +343,6 @@ def _import_probes(params: Mapping[str, Any], progress: Progress) -> _Imported:
 
 
 def _import_replies(params: Mapping[str, Any], progress: Progress) -> _Imported:
-    """Read recorded replies, grade them, and write the run."""
     rungs, logs = read_rungs(params["ladder"]), dict(params["rungs"])
     with open_graders(params["grader"]) as graders:
         if logs:
@@ -356,8 +351,7 @@ def _import_replies(params: Mapping[str, Any], progress: Progress) -> _Imported:
         else:
             recorded = read_replies(params["sources"][0], rungs, graders.right)
         on_grades = graders.right.remarks()
-    fractions = params["split"] or default_split(len(recorded.records))
-    seed = params["seed"]
+    fractions, seed = params["split"] or default_split(len(recorded.records)), params["seed"]
     imported = write_replies(params["out"], recorded, rungs, seed=seed, fractions=fractions)
     for sentence in on_grades:
         progress.remark(sentence)
@@ -370,7 +364,7 @@ def _log_of_rung(kind: str, options: LogOptions, rung: Rung, file: Path) -> LogC
     from stopadvisor.engines.model_files import token_counter
 
     if rung.model is None:
-        what = "model, whose tokenizer counts the tokens that lm-eval's samples do not"
+        what = "model, whose tokenizer counts tokens, as lm-eval's samples do not"
         raise WorkloadError(f"rung {rung.name!r}: expected {what}, got none")
     return read_lm_eval(file, options, token_counter(rung.model), limit=rung.max_tokens)
 

@@ -46,7 +46,7 @@ def command(
     *,
     verbose: bool,
 ) -> Printed:
-    """Show what a frozen POLICY does, what was shown about it, and what it is bound to.
+    """Show what a frozen POLICY does, the evidence for it, and what it is bound to.
 
     With OTHER: the differences between POLICY and OTHER, in words.  Without POLICY: the policy in
     use of the run calibrated last under runs/.  Nothing in the file is executed; a file that fails

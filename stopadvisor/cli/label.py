@@ -46,10 +46,10 @@ _certificate = option("Certificate")
     "label",
     cls=Command,
     reads="RUN: a run directory without gold for every calibration question, and the workload that "
-    "it was made from. With --import a sheet: JSONL or CSV with `id` and `gold`; gold null where "
-    "nobody can tell, empty where it is not filled in.",
+    "it was made from. With --import a sheet: JSONL or CSV with `id` and `gold`; gold is null if "
+    "nobody can tell, empty if not filled in.",
     writes="labels.jsonl in RUN, a line for each answer; the look in its looks.jsonl. With "
-    "--export a sheet: `id`, `question`, `answers`, and `gold` to be filled in.",
+    "--export a sheet: `id`, `question`, `answers`, and `gold` to fill in.",
     examples=[
         "stopadvisor label runs/my-Qwen3-8B-1a2b3c4d --alpha 0.05",
         "stopadvisor label runs/my-Qwen3-8B-1a2b3c4d --alpha 0.05 --export sheet.csv",
@@ -67,7 +67,7 @@ _certificate = option("Certificate")
     type=COUNT,
     help="Number of labels you plan to give; fixed when labelling begins. If the fit questions "
     "favour it, only a sample of the differing replies is labelled, and the test counts how many "
-    "differ in all. Without it every label that can change a decision is asked for.",
+    "differ in all. Without it `label` asks for every label that can change a decision.",
 )
 @setting_options(otherwise="as assessed")
 @_certificate(
@@ -97,13 +97,13 @@ def command(
     request = pop_settings(CertifyRequest, params, overrides=overrides(params))
     asked = request.overrides
     if asked.loss not in (None, "lost") or asked.also:
-        raise click.UsageError("labels say which answers are lost: --loss lost alone takes them")
+        raise click.UsageError("labels say which answers are lost: only --loss lost takes them")
     if export is not None and sheet is not None:
-        raise click.UsageError("--export and --import exclude each other")
+        raise click.UsageError("--export and --import cannot be combined")
     if export is None and sheet is None and not sys.stdin.isatty():
         raise click.UsageError(
-            "answers are typed on a terminal, and stdin is none: --export FILE writes the "
-            "questions to label elsewhere, --import FILE takes them"
+            "answers are typed on a terminal, and stdin is not one: --export FILE writes the "
+            "questions to label elsewhere, --import FILE reads the labels"
         )
     with progress_on(sys.stderr, quiet=quiet) as progress:
         begun = begin(path, request, progress)
@@ -122,7 +122,7 @@ def begin(path: Path, request: CertifyRequest, progress: Progress) -> LabelRun:
     """Take the look, and open the questions to label."""
     source = open_source(path)
     if source.is_archive:
-        raise CalibrationError(f"{path}: an archive holds its gold: nothing to label")
+        raise CalibrationError(f"{path}: an archive has its gold: nothing to label")
     alpha = asked_alpha(request.overrides.alpha, read_assessment(source.folder))
     lost = replace(request.overrides, loss="lost", alpha=alpha)
     with lock_directory(source.folder):
@@ -151,7 +151,7 @@ def ask(
             state = run.labelling.state(known.grades, n_draws=_DRAWS)
             row = state.walk.wanted
             if row is None:
-                screen.text("No label that is still missing can change what is certified.")
+                screen.text("No further label can change what is certified.")
                 return
             record = run.records[run.labelling.questions.ids[row]]
             answers = run.labelling.answers(row, record)[:_MOST_ANSWERS]
@@ -176,7 +176,7 @@ def ask(
             if pressed == "n":
                 gold = line().strip()
                 if not normalize(record.task, gold):
-                    screen.text(f"That is no answer of the kind {record.task}: press a key.")
+                    screen.text(f"That is not an answer of kind {record.task}: press a key.")
                     continue
             elif pressed != "c":
                 gold = answers[int(pressed) - 1]
@@ -233,10 +233,7 @@ def _questions(run: RunDirectory) -> tuple[dict[str, str], str | None]:
     try:
         workload = read_workload(run.manifest["workload"]["path"])
     except WorkloadError as error:
-        return (
-            {},
-            f"questions are shown by their ids, because their workload cannot be read: {error}",
-        )
+        return ({}, f"questions are shown by id, because their workload cannot be read: {error}")
     return {
         question.key: "\n".join(message["content"] for message in question.messages)
         for question in workload.questions

@@ -37,12 +37,11 @@ EXIT_CODES = {
     6: "audits show that the promise is broken",
     7: "fresh probes neither confirm nor contradict: the gate stays shut",
     8: "audits give an early warning, or show a change",
-    130: "interrupted; what was finished is kept, and the same command continues there",
+    130: "interrupted; finished work is kept, and the same command continues from there",
 }
 """Meaning of each exit code."""
 INTERRUPTED = 130
 """128 + SIGINT, as shells report it."""
-
 
 COMMAND_GROUPS = {
     "Decide": {
@@ -57,12 +56,12 @@ COMMAND_GROUPS = {
         "run": "Answer questions, stopping early as a frozen policy says.",
         "serve": "Serve chat under a policy: inside vLLM, or by a gateway.",
         "verify": "Check a frozen policy on fresh labelled probes.",
-        "monitor": "Tell from audits whether the traffic keeps the promise.",
+        "monitor": "Tell from audits whether the promise holds on the traffic.",
         "promote": "Choose which certified policy is in use.",
     },
     "Data": {
         "import": "Make a workload from a benchmark or a log, or a run from recorded answers.",
-        "samples": "Write the bundled model and workloads, to try things with.",
+        "samples": "Write the bundled model and workloads, to try things out.",
     },
     "More": {
         "preflight": "Check that the model closes its thinking and obeys the answer cue.",
@@ -83,10 +82,10 @@ _EXAMPLES = (
     "stopadvisor assess --help",
 )
 _ENVIRONMENT = {
-    "STOPADVISOR_MODEL": "the model where --model names none",
+    "STOPADVISOR_MODEL": "the model, if --model names none",
     "STOPADVISOR_REPORT": "0 keeps assess from writing report.html",
     "STOPADVISOR_DEBUG": "1 shows the traceback of an internal error",
-    "NO_COLOR": "no colour, also on a terminal",
+    "NO_COLOR": "no colour, even on a terminal",
     "COLUMNS": "width of the output; without a terminal it is 80",
 }
 
@@ -168,8 +167,8 @@ def _show_versions(ctx: click.Context, param: click.Parameter, value: bool) -> N
     shown = set()
     for requirement in requirements:
         name, extra = requirement, ""
-        if found := re.fullmatch(r"([\w-]+)[^;]*(?:;.*extra == '(\w+)')?.*", requirement):
-            name, extra = found[1], found[2]
+        if match := re.fullmatch(r"([\w-]+)[^;]*(?:;.*extra == '(\w+)')?.*", requirement):
+            name, extra = match[1], match[2]
         if name in shown or extra == "dev":
             continue
         shown.add(name)
@@ -190,7 +189,7 @@ def _show_versions(ctx: click.Context, param: click.Parameter, value: bool) -> N
     is_eager=True,
     expose_value=False,
     callback=_show_versions,
-    help="Show the versions of stopadvisor and of what it loads, and exit.",
+    help="Show the versions of stopadvisor and its dependencies, and exit.",
 )
 def cli() -> None:
     """Find out whether your reasoning model may stop thinking early on your workload.
@@ -203,7 +202,7 @@ def cli() -> None:
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    # Before numpy is imported: our matrices are small, so that more threads only wait.
+    # Set before numpy is imported: our matrices are small, and more threads only wait.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if _open_closed_streams():
         return _fail("OutputError", "cannot write the output: it is closed", 1, False)
@@ -285,7 +284,7 @@ def _open_closed_streams() -> bool:
 
 
 def _escape_unencodable() -> None:
-    """Print characters that the encoding of stdout lacks as JSON escapes, instead of failing."""
+    """Print characters that the encoding of stdout lacks as JSON escapes instead of failing."""
     if isinstance(sys.stdout, TextIOWrapper):
         codecs.register_error("stopadvisor", _as_json_escapes)
         sys.stdout.reconfigure(errors="stopadvisor")

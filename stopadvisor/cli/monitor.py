@@ -50,14 +50,14 @@ __all__ = ["command"]
 def command(
     _: Progress, policy: Path, logs: tuple[Path, ...], gold: Path | None, reset: str | None
 ) -> Printed:
-    """Tell from audits whether the promise of POLICY is kept, and how soon a breach would show.
+    """Tell from audits whether POLICY keeps its promise, and how soon a breach would show.
 
     There are three alarms.  Promise (exit code 6): the loss that the certificate limits is above
     its limit; if that loss needs gold, only audits with gold count.  Early warning (8): more
     replies differ from full thinking than calibration saw; the promise may still hold.  While
     every request's risk is within its limit, the probability that either of these two ever rings
     is at most delta.  Change (8): a loss seems to have risen above its limit recently.  It rings
-    sooner than the others after a quiet time, and falsely once in a million requests or more.
+    sooner than the others after a quiet time, and falsely once in a million requests or less often.
 
     Each server raises alarms from its own log; here the logs of several servers are merged by
     time.
@@ -71,7 +71,7 @@ def command(
     grades = {} if gold is None else _read_gold(gold)
     monitor, remarks = replay(series, drift_reference(loaded), gold=grades, policy=loaded)
     if grades and not monitor.settings.needs_gold:
-        remarks += ("this policy promises equal replies: gold decides nothing",)
+        remarks += ("this policy promises equal replies: gold changes nothing",)
     result = monitored(monitor, loaded, remarks, replicas=len(series))
     return Printed(result, monitor_sheet(result), exit_code(monitor.alarms))
 

@@ -46,7 +46,7 @@ __all__ = ["command"]
     "--loss",
     type=click.Choice(list(LOSSES)),
     show_default="lost, or differs for a run without gold",
-    help="What alpha limits: lost answers, replies that differ, or the drop of accuracy.",
+    help="What alpha limits: lost answers, replies that differ, or the drop in accuracy.",
 )
 @click.option(
     "--power", type=SHARE, default=0.8, help="Probability with which calibration should certify."
@@ -61,9 +61,8 @@ __all__ = ["command"]
 def command(_: Progress, source: Path | None, **params: Any) -> Printed:
     """Compute how many labelled questions a certificate needs.
 
-    Prints the smallest number from which every larger number reaches the power, which does not rise
-    steadily.  With a run, a table shows what its advised rule should save for each number of
-    labels.
+    Power does not rise steadily, so this is the smallest number from which all larger ones reach
+    it.  With a run, a table shows what its advised rule should save for each number of labels.
     """
     measured: dict[str, Any] = {}
     if source is not None:

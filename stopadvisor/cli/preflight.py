@@ -40,10 +40,10 @@ __all__ = ["command"]
 def command(progress: Progress, workload: Path, ladder: Path | None, **params: Any) -> Printed:
     """Check on a few questions of WORKLOAD that the model closes its thinking and obeys the cue.
 
-    Takes the options of `probe`, and asks up to 16 fit questions, so that probing measures what the
-    options say.  `probe` and `assess` do this first, unless --no-preflight.  With --ladder: whether
-    each rung replies and ends by itself, whether its server obeys the effort, and how often the
-    reference, asked twice, differs from itself.
+    Takes the options of `probe`, and asks up to 16 fit questions.  `probe` and `assess` do this
+    first, unless --no-preflight.  With --ladder: whether each rung replies and ends by itself,
+    whether its server obeys the effort, and how often the reference, asked twice, differs from
+    itself.
     """
     settings = take_probing(params, workload, ladder=ladder)
     engine = replace(pop_settings(EngineSettings, params), remark=progress.remark)
@@ -59,6 +59,6 @@ def command(progress: Progress, workload: Path, ladder: Path | None, **params: A
 
 
 for _option in command.params:
-    # Accepted, so that the options of a `probe` command work here too, but without effect.
+    # Accepted without effect, so that the options of a `probe` command work here too.
     if isinstance(_option, click.Option) and _option.name in ("out", "no_preflight", "regrade"):
         _option.hidden = True

@@ -79,7 +79,7 @@ def command(
     if like is not None and traces != recorded:
         there, here = ("recorded" if known else "drawn" for known in (recorded, traces))
         progress.remark(
-            f"the policy's thinking was {there}, here it is {here}: nothing shows that it was "
+            f"the policy's thinking was {there}, here it is {here}: nothing shows that both were "
             "sampled alike"
         )
     engine = replace(engine, remark=progress.remark)
@@ -94,7 +94,7 @@ def command(
 
 # --- Like a policy --------------------------------------------------------------------------------
 
-_OF_PLAN = (
+_PLAN_FIELDS = (
     "budgets", "cue", "cap", "max_think", "answer_cap", "entropy",
     "schedule", "every", "min_gap", "max_markers",
 )  # fmt: skip
@@ -105,7 +105,7 @@ def like_policy(
 ) -> dict[str, Any]:
     """Replace the parameters of `probe` by those of a policy.
 
-    The seed stays, so that fresh questions get a split of their own.
+    The seed is not replaced: fresh questions get their own split.
 
     Raises
     ------
@@ -115,11 +115,11 @@ def like_policy(
         The command line contradicts the policy.
     """
     if policy.kind != "stop":
-        raise PolicyError(f"{path}: a full-budget policy asks for no probe")
+        raise PolicyError(f"{path}: a full-budget policy needs no probes")
     terms = policy.terms
     plan = policy_plan(policy, at_server=params["engine"] == "openai")
     plan = at_trigger(plan, policy.trigger)
-    wanted = {name: getattr(plan, name) for name in _OF_PLAN} | {
+    wanted = {name: getattr(plan, name) for name in _PLAN_FIELDS} | {
         "temperature": 0.0 if plan.greedy else plan.temperature,
         "on_stop": terms.on_stop,
         "chat_template_kwargs": terms.chat_template_kwargs,
@@ -130,9 +130,9 @@ def like_policy(
     if isinstance(terms.prompt_template, str):
         wanted["prompt_template"] = terms.prompt_template
     # Markers as token ids of the policy; `--markers` takes words.
-    of_trigger = {"max_probes": plan.max_probes, "marker_ids": plan.markers}
+    trigger_fields = {"max_probes": plan.max_probes, "marker_ids": plan.markers}
     if params["markers"] is not None:
-        raise click.UsageError("--like and --markers exclude each other")
+        raise click.UsageError("--like and --markers cannot be combined")
     ctx = click.get_current_context()
     sources = {name: ctx.get_parameter_source(name) for name in wanted}
     if sources["model"] != ParameterSource.DEFAULT:
@@ -146,12 +146,12 @@ def like_policy(
                 for side in (value, params[name])
             )
             option = name.replace("_", "-")
-            raise click.UsageError(f"--like brings --{option} {brought}, got {got}")
+            raise click.UsageError(f"--like sets --{option} {brought}, got {got}")
     wanted["of_policy"] = "model" in wanted
     _check_grader(policy, params, progress)
     task = policy.terms.task
-    of_task = {} if task == MIXED_TASKS else {"assumed_task": task}
-    return {**params, **wanted, **of_trigger, **of_task}
+    task_fields = {} if task == MIXED_TASKS else {"assumed_task": task}
+    return {**params, **wanted, **trigger_fields, **task_fields}
 
 
 def _check_grader(policy: Policy, params: Mapping[str, Any], progress: Progress) -> None:
@@ -161,7 +161,7 @@ def _check_grader(policy: Policy, params: Mapping[str, Any], progress: Progress)
     if is_function and params["grader"] is None:
         raise click.UsageError(
             f"the policy's questions were graded by {described(theirs)}: name it with --grader, "
-            "because its code is run"
+            "because grading runs its code"
         )
     if not is_function and params["grader"] in (None, BY_GOLD):
         return
@@ -169,9 +169,9 @@ def _check_grader(policy: Policy, params: Mapping[str, Any], progress: Progress)
         ours = graders.right.identity
     wanted = theirs["grader"] if is_function else BY_GOLD
     if ours["grader"] != wanted:
-        raise click.UsageError(f"--like brings --grader {wanted}, got {ours['grader']}")
+        raise click.UsageError(f"--like sets --grader {wanted}, got {ours['grader']}")
     if ours != theirs:
         progress.remark(
-            f"note: {described(ours)} grades, the policy's questions were graded by "
-            f"{described(theirs)}"
+            f"note: {described(ours)} grades here, {described(theirs)} graded the policy's "
+            "questions"
         )

@@ -7,13 +7,13 @@ from pathlib import Path
 import click
 
 from stopadvisor.cli.parts.command import Command
-from stopadvisor.cli.parts.declare import Parsed, Printed, declare, option, printed
+from stopadvisor.cli.parts.declare import Parsed, Printed, option, printed
 from stopadvisor.cli.parts.model import API_KEY, REQUEST_TIMEOUT, model_name
 from stopadvisor.engines.engine_settings import DEFAULT_MODEL
 from stopadvisor.ground.progress import Progress
 from stopadvisor.ground.results import to_document
 from stopadvisor.report.sheets.files import profile_serving_sheet
-from stopadvisor.runs.storage import check_writable, write_json_atomically
+from stopadvisor.runs.storage import check_writable, make_folder, write_json_atomically
 from stopadvisor.serving.server_profile import measure_server
 
 __all__ = ["command"]
@@ -26,23 +26,7 @@ def _counts(text: str) -> tuple[int, ...]:
     return tuple(sorted({int(part) for part in parts}))
 
 
-_COUNTS = Parsed("n,n,...", _counts)
-
 _server = option("Model")
-_SERVER = (
-    model_name(DEFAULT_MODEL),
-    _server(
-        "--engine",
-        type=click.Choice(["openai", "vllm"]),
-        default="vllm",
-        help="Name of the server in the profile; all OpenAI-compatible ones are measured alike.",
-    ),
-    _server(
-        "--base-url", metavar="URL", required=True, help="The server, such as http://host:8000/v1."
-    ),
-    API_KEY,
-    REQUEST_TIMEOUT,
-)
 
 
 @click.command(
@@ -52,8 +36,25 @@ _SERVER = (
     examples=["stopadvisor profile-serving --base-url http://gpu:8000/v1 --concurrency 1,8,64"],
     exit_codes=(0, 1, 2, 130),
 )
-@declare(*_SERVER)
-@click.option("--concurrency", "batches", type=_COUNTS, default="1,8", help="Requests at once.")
+@model_name(DEFAULT_MODEL)
+@_server(
+    "--engine",
+    type=click.Choice(["openai", "vllm"]),
+    default="vllm",
+    help="Name of the server in the profile; all OpenAI-compatible ones are measured alike.",
+)
+@_server(
+    "--base-url", metavar="URL", required=True, help="The server, such as http://host:8000/v1."
+)
+@API_KEY
+@REQUEST_TIMEOUT
+@click.option(
+    "--concurrency",
+    "batches",
+    type=Parsed("n,n,...", _counts),
+    default="1,8",
+    help="Requests at once.",
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -73,11 +74,11 @@ def command(
 ) -> Printed:
     """Measure what requests and tokens cost in seconds at a server.
 
-    Times pieces of work that differ in one thing each: new or cached prompts, answers of one token
-    or many, at each number of requests at once.
+    Times requests that differ in one thing at a time: new or cached prompts, answers of one token
+    or many, at each concurrency.
     """
     check_writable(out.parent)
-    out.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(out.parent)
     measured = measure_server(
         base_url,
         model,

@@ -32,9 +32,9 @@ def command(progress: Progress, policy: Path) -> Printed:
     """Make POLICY the one in use: policy.joblib in its folder becomes a copy of it.
 
     `calibrate` does this with the last policy that it certified.  Nothing is lost: the policy that
-    was in use keeps a file of its own, which can be promoted again.
+    was in use keeps its own file and can be promoted again.
     """
-    check_promotion(policy)  # refused before a lock is left in a folder that is no run
+    check_promotion(policy)  # refuse before leaving a lock in a folder that is not a run
     with lock_directory(policy.parent):
         promotion = promote(policy)
     remarks = refresh_report(policy.parent)

@@ -137,7 +137,7 @@ def _open(
             yield LadderEngine(policy, rungs, *opened)
         return
     if policy.ladder:
-        raise click.UsageError("this policy climbs a ladder: --ladder says where its servers are")
+        raise click.UsageError("this policy climbs a ladder: name its servers by --ladder")
     assert terms.model is not None  # checked with the plan
     if options.model is None:
         name = terms.model.name  # a server goes by it, whatever folder it was loaded from

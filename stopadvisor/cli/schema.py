@@ -49,7 +49,7 @@ RESULTS = {
     "verify": ("stopadvisor.certification.check_policy:CheckedPolicy", ""),
     "schema-list": ("stopadvisor.cli.schema:SchemaList", "`schema --json`, without a name"),
 }
-"""By name of the schema: the class of the result, and where else such a document is found."""
+"""By name of the schema: the class of the result, and where else to find such a document."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def result_class(name: str) -> Any:
 def _check(ctx: click.Context, param: click.Parameter, name: str | None) -> str | None:
     if name is not None and name not in RESULTS:
         there = ", ".join(sorted(RESULTS))
-        raise click.BadParameter(f"there is no schema {name!r}; there are {there}", ctx, param)
+        raise click.BadParameter(f"no schema {name!r}; expected one of {there}", ctx, param)
     return name
 
 

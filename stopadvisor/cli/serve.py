@@ -63,7 +63,7 @@ _PACKAGES = (
     *("transformers", "uvicorn"),
 )
 
-_OF_RUNGS = ("upstreams", "api_key_env", "model", "tokenizer")
+_LADDER_OPTIONS = ("upstreams", "api_key_env", "model", "tokenizer")
 """Options that a ladder's file replaces."""
 _gateway = option("Gateway")
 _seconds = partial(_gateway, metavar="SECONDS", type=click.FloatRange(min=0, min_open=True))
@@ -83,7 +83,7 @@ _GATEWAY = (
         "upstreams",
         metavar="URL",
         multiple=True,
-        help="Run a gateway to this server, such as http://host:8000/v1; repeat it for equal ones.",
+        help="Run a gateway to this server, such as http://host:8000/v1; repeat for equal servers.",
     ),
     _gateway(
         "--ladder",
@@ -100,7 +100,7 @@ _GATEWAY = (
     _gateway(
         "--api-key-env",
         metavar="NAME",
-        show_default="each client's own is sent on",
+        show_default="each client's own is passed on",
         help="Environment variable with the upstreams' key.",
     ),
     _gateway(
@@ -141,7 +141,7 @@ _AUDITING = (
         "share",
         type=click.FloatRange(0, 1, min_open=True),
         metavar="SHARE",
-        help="Share of stopped requests that finish thinking in the background, to compare, "
+        help="Share of stopped requests that finish thinking in the background, for comparison, "
         "such as 0.02.",
     ),
     _audit(
@@ -189,7 +189,7 @@ _AUDITING = (
 )
 @SIGNATURE
 @click.option("--json", is_flag=True, help="Print a refusal as one JSON object.")
-@click.option("--quiet", is_flag=True, help="Do not report on stderr what is started.")
+@click.option("--quiet", is_flag=True, help="Do not report on stderr what starts.")
 @declare(*_GATEWAY, *_AUDITING)
 def command(policy: Path, words: tuple[str, ...], *, json: bool, quiet: bool, **params: Any) -> int:
     """Start `vllm serve MODEL` with POLICY in it, or a gateway in front of servers.
@@ -225,14 +225,14 @@ def _gateway_settings(policy: Path, params: dict[str, Any]) -> GatewaySettings |
             raise click.UsageError(f"{name} belongs to --upstream, got no --upstream")
         return None
     if (path := params["ladder"]) is not None:
-        for name in filter(given.get, _OF_RUNGS):
+        for name in filter(given.get, _LADDER_OPTIONS):
             raise click.UsageError(f"{given[name]}: expected it in the --ladder file")
         ladder = params["ladder"] = read_rungs(path)
         for rung in ladder.rungs:
             if rung.base_url is None or rung.model is None:
                 raise click.UsageError(
                     f"{path}: rung {rung.name!r}: expected model and base_url, got none: the "
-                    "gateway asks servers alone"
+                    "gateway asks only servers"
                 )
         params["upstreams"] = (ladder.reference.base_url,)
         params["api_key_env"] = ladder.reference.api_key_env
@@ -247,7 +247,7 @@ def _gateway_settings(policy: Path, params: dict[str, Any]) -> GatewaySettings |
 
 
 def become_vllm(settings: ServeSettings, words: Sequence[str], *, quiet: bool) -> NoReturn:
-    """Check what is quick to check, and become vLLM; `words` are its arguments, model first."""
+    """Run the quick checks, then become vLLM; `words` are its arguments, model first."""
     version = check_vllm()
     require_packages("vllm", "prometheus_client", what="serve")
     policies = load_policies(settings)
@@ -259,7 +259,7 @@ def become_vllm(settings: ServeSettings, words: Sequence[str], *, quiet: bool) -
         texts = (prompt_templates(each.terms).values() for _, each in policies)
         for text in dict.fromkeys(chain(*texts)) if not settings.any_text else ():
             click.echo(f"covers questions asked as {dumps(text, ensure_ascii=False)}", err=True)
-        # From the shadow to stopping with audits, and from there to watching the promise.
+        # After the shadow comes stopping with audits, and after that watching the promise.
         policy = shlex.quote(str(settings.policy))
         step = f"serve {policy} --audit {_AUDITED} -- {shlex.join(words)}"
         if settings.audit is not None:

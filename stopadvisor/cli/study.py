@@ -103,8 +103,8 @@ def command(
     out), or `list` for their names.  Without a RUN the one assessed last under runs/ is taken.
     Tables go to the screen, and as JSON and CSV into studies/ of the first run.
 
-    Until `calibrate` has opened the calibration questions of a run, its studies read fit questions
-    alone and say so.
+    Until `calibrate` has opened the calibration questions of a run, its studies read only fit
+    questions and say so.
     """
     if name == LIST:
         listed = StudyList(tuple(STUDIES.values()))
@@ -118,9 +118,9 @@ def command(
         else:
             params["alpha"] = params["alpha"] or DEFAULT_ALPHA
         params["serving"] = params["serving"] or StudyOptions.serving
-        of_study = dict(extra)
-        resamples = int(of_study.pop(_RESAMPLES, PAPER_BOOTSTRAP_RESAMPLES))
-        options = StudyOptions(**params, resamples=resamples, extra=of_study)
+        study_options = dict(extra)
+        resamples = int(study_options.pop(_RESAMPLES, PAPER_BOOTSTRAP_RESAMPLES))
+        options = StudyOptions(**params, resamples=resamples, extra=study_options)
         if name == ALL:
             reports, broken = _all(sources, options, progress)
         else:
@@ -168,9 +168,9 @@ def _all(
     reasons: dict[str, str] = {}
     broken = False
     for name in tracked("studies", [name for name in STUDIES if name != ALONE]):
-        of_study = {k: v for k, v in options.extra.items() if k in STUDIES[name].options}
+        study_options = {k: v for k, v in options.extra.items() if k in STUDIES[name].options}
         try:
-            reports[name] = run_study(name, sources, replace(options, extra=of_study))
+            reports[name] = run_study(name, sources, replace(options, extra=study_options))
         except StopAdvisorError as error:
             reasons[name] = str(error)
         except Exception as error:  # noqa: BLE001  the other studies still run

@@ -31,7 +31,7 @@ KNOWN_MARKERS = (
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
 )
-"""Opener and closer of thinking, of the models we know; users set them for others."""
+"""Opener and closer of thinking for the models we know; users set them for others."""
 
 DEFAULT_CUE = "\n\nFinal answer:"
 """Terse answer cue, after the closed thinking (Appendix "Reproducibility Manifest", Prompting)."""
@@ -90,8 +90,8 @@ TRUNCATED_WARN = 0.05
 """Share of cut-off traces above which we warn: a cut-off question cannot be lost."""
 
 LARGE_ALPHA = 0.2
-"""`assess` warns, and `calibrate` refuses, where alpha exceeds this share of the full-thinking
-accuracy: under such a promise more than one right answer in five could be lost."""
+"""`assess` warns, and `calibrate` refuses, if alpha exceeds this share of the full-thinking
+accuracy: such a promise could lose more than one right answer in five."""
 
 # --- Serving costs (paper, Section "Deployment Cost") ---------------------------------------------
 

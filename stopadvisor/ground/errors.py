@@ -1,4 +1,4 @@
-"""Exceptions, each with the exit code that it has on the command line.
+"""Exceptions, each with its exit code on the command line.
 
 A message names the thing at fault, what was required, and what was there instead.
 """
@@ -69,7 +69,7 @@ class OutputError(StopAdvisorError):
 
 
 class EngineError(StopAdvisorError):
-    """The model stopped working in the middle of the job."""
+    """The model failed in the middle of the job."""
 
     exit_code = 1
 
@@ -81,6 +81,6 @@ class ModelError(EngineError):
 
 
 class PreflightError(StopAdvisorError):
-    """Engine, markers or cue do not work as probing needs."""
+    """Engine, markers or cue do not work as probing needs them to."""
 
     exit_code = 5

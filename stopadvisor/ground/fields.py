@@ -105,7 +105,7 @@ class Kind:
     """Reader of the values of one annotation."""
 
     expected: str
-    """Accepted values, in words."""
+    """The accepted values in words."""
     read: Callable[[Any, str], Any]
     """Returns the typed value; takes the JSON value and the name of its field, for errors."""
     holds: Callable[[Any], bool] | None = None
@@ -134,7 +134,7 @@ def _is_real(value: Any) -> bool:
 
 
 def _read_real(value: Any, name: str) -> float:
-    """Other languages write 1.0 as 1."""
+    """Read a float; other languages write 1.0 as 1."""
     if type(value) is int and abs(value) < 2**63:
         return float(value)
     expect(type(value) is float, name, "a float", value)
@@ -182,18 +182,18 @@ def kind_of(annotation: Any) -> Kind:
 
 
 def _checked(base: Kind, check: Condition) -> Kind:
-    of_type = base.holds
+    has_type = base.holds
 
     def read(value: Any, name: str) -> Any:
-        if of_type is None or (base is _SCALARS[float] and type(value) in (int, float)):
+        if has_type is None or (base is _SCALARS[float] and type(value) in (int, float)):
             value = base.read(value, name)
-        expect(of_type is None or of_type(value), name, check.expected, value)
+        expect(has_type is None or has_type(value), name, check.expected, value)
         expect(check.holds(value), name, check.expected, value)
         return value
 
-    if of_type is None:
+    if has_type is None:
         return Kind(check.expected, read)
-    return Kind(check.expected, read, lambda value: of_type(value) and check.holds(value))
+    return Kind(check.expected, read, lambda value: has_type(value) and check.holds(value))
 
 
 def _nullable(kind: Kind) -> Kind:
@@ -352,6 +352,6 @@ def _is_left_out(value: Any, field: Field[Any], *, sparse: bool) -> bool:
         return False
     if sparse:
         return True
-    beside = field.metadata.get("present_with")
+    companion = field.metadata.get("present_with")
     may_miss = field.default is None or getattr(value, "SPARSE", False)
-    return may_miss and (beside is None or getattr(value, beside) is None)
+    return may_miss and (companion is None or getattr(value, companion) is None)

@@ -12,7 +12,7 @@ import reprlib
 __all__ = ["csv_cell", "json_safe", "printable", "short_repr"]
 
 _NEGATIVE = re.compile(r"-\d+(\.\d+)?(e[+-]?\d+)?")
-"""A negative number in a table, such as a threshold of -0.4761, which is no formula."""
+"""A negative number in a table, such as a threshold of -0.4761: not a formula."""
 
 _CONTROL = (*range(0x20), *range(0x7F, 0xA0))
 # Bidirectional marks, by which a name could look like another, and line separators.
@@ -53,7 +53,7 @@ def printable(text: str) -> str:
 
 
 def json_safe(text: str) -> str:
-    """Do the same in JSON text, which stays JSON; `json.dumps` has escaped all below the space."""
+    """Do the same in JSON text, which stays JSON; `json.dumps` has escaped all below a space."""
     return text.translate(_JSON_ESCAPES)
 
 

@@ -34,7 +34,7 @@ _SHOWN: ContextVar[Progress | None] = ContextVar("shown", default=None)
 
 @contextmanager
 def shown_on(progress: Progress) -> Iterator[None]:
-    """Show the work that is `tracked` inside this block on a display."""
+    """Show work that is `tracked` inside this block on `progress`."""
     before = _SHOWN.set(progress)
     try:
         yield

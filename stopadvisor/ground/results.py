@@ -102,13 +102,13 @@ def _number(kind: type) -> dict[str, int]:
     return {} if number is None else {"schema": number}
 
 
-def _is_optional(kind: type, each: Field[Any]) -> bool:
+def _is_optional(kind: type, field: Field[Any]) -> bool:
     """Whether a field is left out while it has its default."""
-    return each.default is not MISSING if getattr(kind, "SPARSE", False) else each.default is None
+    return field.default is not MISSING if getattr(kind, "SPARSE", False) else field.default is None
 
 
-def _key(each: Field[Any]) -> str:
-    return str(each.metadata.get("alias", each.name))
+def _key(field: Field[Any]) -> str:
+    return str(field.metadata.get("alias", field.name))
 
 
 # --- Schemas --------------------------------------------------------------------------------------
@@ -145,13 +145,13 @@ def schema_of(kind: Any) -> dict[str, Any]:
 def _describe(schema: dict[str, Any], kind: type[DataclassInstance]) -> None:
     """Add the sentences; let optional fields be missing, but not null."""
     sentences = sentences_of(kind)
-    schema["required"] = [_key(each) for each in fields(kind) if not _is_optional(kind, each)]
-    for each in fields(kind):
-        shown = schema["properties"][_key(each)]
+    schema["required"] = [_key(field) for field in fields(kind) if not _is_optional(kind, field)]
+    for field in fields(kind):
+        shown = schema["properties"][_key(field)]
         shown.pop("title", None)
-        if each.name in sentences:
-            shown["description"] = sentences[each.name]
-        if shown.pop("default", ...) is None and "present_with" not in each.metadata:
+        if field.name in sentences:
+            shown["description"] = sentences[field.name]
+        if shown.pop("default", ...) is None and "present_with" not in field.metadata:
             shown["anyOf"] = [one for one in shown["anyOf"] if one != {"type": "null"}]
             if len(shown["anyOf"]) == 1:
                 shown |= shown.pop("anyOf")[0]

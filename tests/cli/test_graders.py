@@ -130,7 +130,7 @@ def test_verify_holds_the_policys_grader_against_the_runs(call: Call) -> None:
     err = call.refused(*like)
     assert "graded by graders:strict (SHA-256" in err
     assert "name it with --grader" in err
-    assert "--like brings --grader graders:strict, got graders:lenient" in call.refused(
+    assert "--like sets --grader graders:strict, got graders:lenient" in call.refused(
         *like, "--grader", "graders:lenient"
     )
     assert call(*like, "--grader", "graders:strict")[0] == 0
@@ -144,7 +144,7 @@ def test_verify_holds_the_policys_grader_against_the_runs(call: Call) -> None:
     (said,) = (r for r in json.loads(out)["remarks"] if "graded by graders:strict" in r)
     assert f"note: {said}\n" in err
     code, _, err = call(*(word for word in like if word != "--quiet"), "--grader", "graders:strict")
-    assert "the policy's questions were graded by graders:strict" in err
+    assert "grades here, graders:strict" in err
 
     regrade_run(Path("fresh"), Progress(), "gold")
     assert "`stopadvisor assess RUN --regrade --grader graders:strict`" in call.refused(

@@ -48,7 +48,7 @@ def test_what_was_read_is_said(call: Call) -> None:
     assert "stopadvisor assess run" in out
     assert "no --max-think" in err
     err = call.refused(*words)
-    assert err == "stopadvisor: run: exists already; choose another --out"
+    assert err == "stopadvisor: run: already exists; choose another --out"
 
 
 def test_what_the_file_does_not_say_is_remarked(call: Call) -> None:
@@ -133,7 +133,7 @@ def test_a_log_becomes_a_workload_with_its_traces(call: Call) -> None:
     assert "gold        3 of 4" in out
     assert "stopadvisor assess sums.jsonl, with --model" in out
     assert "1 questions have no recorded trace: --traces-only leaves them out" in err
-    assert "2 replies hold no thinking that can be separated, the first in" in err
+    assert "2 replies hold no separable thinking, the first in" in err
     words = ("import", "inspect", log, "-o", "sums.jsonl", "--traces-only", "--quiet")
     code, out, err = call(*words)
     assert (code, err) == (0, "")
@@ -149,7 +149,7 @@ def test_columns_and_markers_are_named(call: Call) -> None:
     markers = ("--think-tags", "[a]", "[b]")
     code, _, err = call(*words, *markers, "--task", "numeric")
     assert code == 0
-    assert "'q;x' is asked as it stands: for recorded thinking it must be the prompt" in err
+    assert "'q;x' is asked unchanged: for recorded thinking it must be the prompt" in err
     row = json.loads(Path("w.jsonl").read_text(encoding="utf-8"))
     assert (row["traces"], row["task"]) == ([{"thinking": "so", "reply": "7"}], "numeric")
 
@@ -165,10 +165,13 @@ def test_columns_and_markers_are_named(call: Call) -> None:
             "of question, gold, thinking, answer, id, category, group, task",
         ),
         (("csv", "t.csv", "--map", "question"), "expected KIND=COLUMN"),
-        (("inspect", "t.eval", "--map", "question=a"), "--map is no option of format inspect"),
-        (("inspect", "t.eval", "--max-think", "3"), "--max-think is no option of format inspect"),
-        (("inspect", "t.eval", "w.jsonl"), "--out w.jsonl is a file to be read"),
-        (("probes", "t.jsonl", "--task", "math"), "--task is no option of format probes"),
+        (("inspect", "t.eval", "--map", "question=a"), "--map is not an option of format inspect"),
+        (
+            ("inspect", "t.eval", "--max-think", "3"),
+            "--max-think is not an option of format inspect",
+        ),
+        (("inspect", "t.eval", "w.jsonl"), "--out w.jsonl is one of the files to read"),
+        (("probes", "t.jsonl", "--task", "math"), "--task is not an option of format probes"),
         (("probes", "t.jsonl", "u.jsonl"), "format probes takes one file, got 2"),
         (("inspect", "t.eval"), "t.eval: expected a readable file, got: No such file"),
     ],

@@ -184,7 +184,7 @@ def test_keys(call: Call) -> None:
     assert (asked[:4], asked[4:]) == ([first["id"]] * 4, [second["id"], *[third["id"]] * 2])
     assert (second["gold"], third["gold"]) == (None, "77")
     shown = labeller.err.getvalue()
-    assert shown.count("That is no answer of the kind") == 1
+    assert shown.count("That is not an answer of kind") == 1
     assert "There is no label to undo." in shown
     assert shown.count("n, c, u or q.") == 2
     # Undo asks the last one again, also in a later session.

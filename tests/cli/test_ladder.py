@@ -203,7 +203,7 @@ def test_logs_of_an_evaluation_become_a_run(tmp_path: Path, call: Call) -> None:
     assert "format csv needs a FILE, got none" in call.refused(
         "import", "csv", "-o", tmp_path / "other"
     )
-    assert "--rung is no option of format replies" in call.refused(
+    assert "--rung is not an option of format replies" in call.refused(
         "import", "replies", "x", "--rung", "a=b", "-o", tmp_path / "other"
     )
 

@@ -69,7 +69,7 @@ def test_the_cap_of_visible_answers_is_the_policys(call: Call) -> None:
     assert (policy.on_stop, policy.content["probe"]["answer_cap"]) == ("probe", 96)
     assert policy_plan(policy).answer_cap == 96  # what `run` asks under
     like = ("probe", FRESH, "--like", "capped.joblib", "--out", "runs/new")
-    assert "--like brings --answer-cap 96, got 512" in call.refused(*like, "--answer-cap", "512")
+    assert "--like sets --answer-cap 96, got 512" in call.refused(*like, "--answer-cap", "512")
     assert not Path("runs/new").exists()
     assert call(*like)[0] == 0
     assert RunDirectory.load(Path("runs/new")).plan.answer_cap == 96
@@ -110,17 +110,17 @@ def test_a_policys_trigger_says_where_to_probe(call: Call, trigger: Trigger) -> 
 
 def test_words_are_not_asked_for_beside_a_policys_markers(call: Call) -> None:
     code, _, err = call("probe", FRESH, "--like", POLICY, "--markers", "Wait")
-    assert (code, "--like and --markers exclude each other" in err) == (2, True)
+    assert (code, "--like and --markers cannot be combined" in err) == (2, True)
     code, _, err = call("probe", FRESH, "--like", POLICY, "--schedule", "stride")
-    assert (code, "--like brings --schedule grid, got stride" in err) == (2, True)
+    assert (code, "--like sets --schedule grid, got stride" in err) == (2, True)
 
 
 def test_what_the_policy_fixes_cannot_be_asked_for_otherwise(call: Call) -> None:
-    assert "--like brings --cap 20, got 3" in call.refused(
+    assert "--like sets --cap 20, got 3" in call.refused(
         "probe", FRESH, "--like", POLICY, "--cap", "3"
     )
     Path("another_grader.py").write_text("def f(question, gold, answer):\n    return True\n")
-    assert "--like brings --grader gold, got another_grader:f" in call.refused(
+    assert "--like sets --grader gold, got another_grader:f" in call.refused(
         "probe", FRESH, "--like", POLICY, "--grader", "another_grader:f"
     )
     code, _, err = call("probe", FRESH, "--like", POLICY, "--cap", "20", "--out", "same")
@@ -146,7 +146,7 @@ def test_other_budgets_are_refused_with_the_command_that_probes_the_right_ones(
 
 def test_a_policy_that_never_stops_or_names_no_model_says_nothing_of_probing(call: Call) -> None:
     save_policy(policy_from(full_budget_content()), Path("full.joblib"), format="joblib")
-    assert "asks for no probe" in call.refused("probe", FRESH, "--like", "full.joblib")
+    assert "needs no probes" in call.refused("probe", FRESH, "--like", "full.joblib")
     write_archive(Path("raw.npz"))
     call("calibrate", *CERTIFY, "raw.npz", "--alpha", "0.3", "--out", "archive.joblib")
     assert call.json("inspect", "archive.joblib")["kind"] == "stop"
@@ -207,6 +207,6 @@ def test_a_policy_without_log_probabilities_is_probed_like_locally(call: Call) -
     code, _, err = call("probe", FRESH, *words)
     assert code == 0, err
     assert RunDirectory.load(Path("asked")).plan.entropy == "top-k:5"
-    assert "--like brings --entropy full, got top-k:5" in call.refused(
+    assert "--like sets --entropy full, got top-k:5" in call.refused(
         "probe", FRESH, "--like", POLICY, "--entropy", "top-k:5"
     )

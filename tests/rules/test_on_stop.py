@@ -172,7 +172,7 @@ def test_the_certificate_is_about_the_visible_answers(
     run = runs["answer"]
     assert "stop thinking is closed and" in call.screen("assess", run, *FAST, "--alpha", "0.2")
     again = call.refused("assess", run, "--on-stop", "answer")
-    assert "is probed already, so these mean nothing: --on-stop" in again
+    assert "is already probed: leave out --on-stop" in again
     assessment = json.loads((run / "assessment.json").read_bytes())
     assert assessment["workload"]["on_stop"] == "answer"
     point = assessment["matched_risk"][0]["scalar"]

@@ -196,7 +196,7 @@ def test_a_policy_that_climbs_takes_a_ladder(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["run", "policy.json", "work.jsonl", "--quiet"]) == 2
-    assert "--ladder says where its servers are" in capsys.readouterr().err
+    assert "policy climbs a ladder: name its servers by --ladder" in capsys.readouterr().err
 
 
 # --- A rung with a policy of its own --------------------------------------------------------------

@@ -291,7 +291,7 @@ def test_samples_of_a_vote_are_continued_by_its_audit(tmp_path: Path) -> None:
             ["--upstream", "http://127.0.0.1:9/v1"],
             "--upstream: expected it in the --ladder file",
         ),
-        ({"engine": "hf"}, [], "the gateway asks servers alone"),
+        ({"engine": "hf"}, [], "the gateway asks only servers"),
         ({"model": "other"}, [], "calibrated with model 'tiny' of rung 'small'"),
     ],
 )

@@ -129,7 +129,7 @@ def test_a_row_becomes_a_line(tmp_path: Path, call: Call, name: str) -> None:
     n = len(ROWS[name])
     assert (found["n_questions"], found["available"], found["left_out"]) == (n, n, 0)
     assert found["source"] == str(file)
-    assert f"{BENCHMARKS[name].size} questions were wanted, the data set has {n}" in err
+    assert f"asked for {BENCHMARKS[name].size} questions, the data set has {n}" in err
     line = json.loads((tmp_path / "w.jsonl").read_text(encoding="utf-8").splitlines()[0])
     assert line.items() >= LINES[name].items()
     workload = read_workload(tmp_path / "w.jsonl")

@@ -1,4 +1,4 @@
-"""Commands with help like a manual page, and with defaults from `stopadvisor.toml`.
+"""Commands with help like a manual page and defaults from `stopadvisor.toml`.
 
 A key of that file is an option's name without its dashes.  At the top level it applies to every
 command with such an option, in a table to the command of that name.  The command line and
@@ -36,7 +36,7 @@ _MOST_NAMED = {
     *("--alpha", "--loss", "--grader", "--serving", "--limit", "--out", "--json", "--quiet"),
     *("--audit", "--audit-log", "--on-alarm"),
 }
-"""Options of other sections than the first that `--help` shows."""
+"""Options outside the first section that `--help` shows."""
 _RENAMED = {
     "allow-large-alpha": "--despite large-alpha",
     "allow-truncated": "--despite truncated",
@@ -168,7 +168,6 @@ class Command(click.Command):
 CONFIG = Path("stopadvisor.toml")
 """Read from the working directory unless `--config` names another file."""
 
-
 _TYPED = f"{__name__}.typed"
 """Key of a context for the values typed on the command line, by parameter."""
 
@@ -242,7 +241,7 @@ def _options(command: click.Command) -> dict[str, click.Option]:
 
 
 def _as_typed(path: Path, key: str, value: Any, option: click.Option) -> Any:
-    """Write a value as it would be typed, so that the type of the option parses and checks it."""
+    """Write a value as one would type it, so that the option's type parses and checks it."""
     if option.is_flag:
         if not isinstance(value, bool):
             raise click.UsageError(f"{path}: field '{key}': expected true or false, got {value!r}")
@@ -259,7 +258,7 @@ def _text(value: Any) -> str:
 
 
 def typed_again(*but: str) -> str:
-    """Repeat the options that were typed, except some, for a command to run next."""
+    """Repeat the typed options, except some, for the next command."""
     ctx = click.get_current_context()
     typed, words = ctx.meta[_TYPED], []
     for option in _options(ctx.command).values():

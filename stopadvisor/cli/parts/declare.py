@@ -96,8 +96,8 @@ def grader_option(declared: Callable[..., Decorator]) -> Decorator:
         type=Parsed("MODULE:FUNCTION|gold", _grader),
         metavar="MODULE:FUNCTION|gold",
         show_default="gold",
-        help="What says whether an answer is right: a function of (question, gold, answer), or "
-        "the comparison with gold.",
+        help="How to tell whether an answer is right: a function of (question, gold, answer), or "
+        "comparison with gold.",
     )
 
 
@@ -105,7 +105,6 @@ OUTPUT = (
     click.option("--json", is_flag=True, help="Print the result as one JSON object."),
     click.option("--quiet", is_flag=True, help="Print no progress and no remarks on stderr."),
 )
-
 
 VERBOSE = option("Analysis")(
     "--verbose", is_flag=True, help="Also print the figures that support the result."
@@ -134,13 +133,13 @@ def is_default(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Printed:
-    """What a command gives to be printed: its result, and the sheet of it."""
+    """What a command prints: its result, as JSON or as a sheet."""
 
     result: DataclassInstance
     sheet: Sheet
     exit_code: int = 0
     then: str = ""
-    """The command to run next, told on stderr unless `--json` or `--quiet`."""
+    """The command to run next, shown on stderr unless `--json` or `--quiet`."""
 
 
 def printed(function: Callable[..., Printed]) -> Any:
@@ -160,7 +159,7 @@ def printed(function: Callable[..., Printed]) -> Any:
 
 def show(result: DataclassInstance, sheet: Sheet, *, json: bool) -> None:
     """Print a result on standard output, as JSON or as its sheet."""
-    # Loaded here, so that `--help` does not pay for them.
+    # Imported here, so that `--help` does not pay for them.
     from stopadvisor.ground.results import to_json
     from stopadvisor.report.screen import draw
 

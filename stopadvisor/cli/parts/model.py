@@ -18,8 +18,8 @@ __all__ = [
     "model_name", "model_options",
 ]  # fmt: skip
 
-_OF_SERVER = ("base_url", "tokenizer", "api_key_env", "request_timeout", "patience")
-_OF_LOCAL = ("device", "dtype")
+_SERVER_OPTIONS = ("base_url", "tokenizer", "api_key_env", "request_timeout", "patience")
+_LOCAL_OPTIONS = ("device", "dtype")
 
 
 def check_engine_options(params: Mapping[str, Any]) -> None:
@@ -27,7 +27,7 @@ def check_engine_options(params: Mapping[str, Any]) -> None:
     engine = params["engine"]
     if engine == "openai" and not params["base_url"]:
         raise click.UsageError("--engine openai needs --base-url, such as http://host:8000/v1")
-    other, foreign = ("hf", _OF_LOCAL) if engine == "openai" else ("openai", _OF_SERVER)
+    other, foreign = ("hf", _LOCAL_OPTIONS) if engine == "openai" else ("openai", _SERVER_OPTIONS)
     defaults = {f.name: f.default for f in fields(EngineSettings)}
     for name in foreign:
         if params.get(name, defaults[name]) != defaults[name]:
@@ -64,7 +64,7 @@ def _template_arguments(text: str) -> dict[str, Any]:
     if not isinstance(arguments, dict):
         raise ValueError("expected a JSON object")
     for name in reserved_arguments(arguments):
-        raise ValueError(f"expected arguments of the template's own ({name!r} is reserved)")
+        raise ValueError(f"expected the template's own arguments ({name!r} is reserved)")
     return arguments
 
 
@@ -133,7 +133,7 @@ def model_name(default: str | None, show_default: str | bool = True) -> Decorato
         show_default=show_default,
         envvar="STOPADVISOR_MODEL",
         show_envvar=True,
-        help="Model name on the Hugging Face hub, or a folder; of a server, the name it serves.",
+        help="Model name on the Hugging Face hub, or a folder; for a server, the name it serves.",
     )
 
 

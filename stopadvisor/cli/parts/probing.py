@@ -41,7 +41,7 @@ def take_probing(
     """
     if ladder is None:
         check_engine_options(params)
-    elif given := [name for name in _OF_TRACES if is_given(name)]:
+    elif given := [name for name in _TRACE_OPTIONS if is_given(name)]:
         names = ", ".join("--" + name.replace("_", "-") for name in given)
         raise click.UsageError(
             f"--ladder asks for whole replies, as its file says: leave out {names}"
@@ -74,7 +74,7 @@ def _check_schedule(params: Mapping[str, Any]) -> None:
         raise click.UsageError("--schedule stride takes --every, not --budgets")
     if schedule == "marker" and budgets and every:
         raise click.UsageError(
-            "--budgets and --every exclude each other: next to its markers a run probes at one or "
+            "--budgets and --every cannot be combined: besides its markers a run probes at one or "
             "the other"
         )
     if schedule == "grid" and every is not None:
@@ -161,23 +161,23 @@ _PROBE = (
         default=ProbeSettings.schedule,
         show_default="auto; grid where --budgets are named, and under --protocol paper",
         help="Where to probe: at --budgets (grid); every --every tokens (stride); or before each "
-        "sentence with which the model turns back, such as Wait, and at named --budgets, else "
-        "every --every tokens, too (marker). auto: marker where a pilot finds such words, else "
-        "stride, with so few places that probing decodes at most 10 % of thinking.",
+        "word with which the model turns back, such as Wait, and also at --budgets, else every "
+        "--every tokens (marker). auto: marker if a pilot finds such words, else stride, spaced "
+        "so that probing decodes at most 10 % of thinking.",
     ),
     _probing(
         "--every",
         type=_auto("N", _count),
         default="auto",
-        help="Tokens from one probe of a stride to the next; auto: about 32 in a pilot's long "
-        "traces.",
+        help="Tokens from one probe of a stride to the next; auto: about 32 probes in a pilot's "
+        "long traces.",
     ),
     _probing(
         "--markers",
         type=_auto("word,word,...", _words),
         default="auto",
-        help="Words that are markers; auto: those with which the model begins sentences, as a "
-        "pilot finds them.",
+        help="Words that are markers; auto: those with which the model begins sentences in a "
+        "pilot.",
     ),
     _probing(
         "--max-think",
@@ -275,12 +275,12 @@ def probe_options(function: Callable[..., Printed]) -> Any:
 
 # --- Whole replies of several rungs ---------------------------------------------------------------
 
-_OF_TRACES = (
+_TRACE_OPTIONS = (
     *("model", "engine", "base_url", "tokenizer", "api_key_env", "think_tags", "like", "schedule"),
     *("budgets", "every", "markers", "max_think", "cap", "answer_cap", "cue", "on_stop", "entropy"),
     *("temperature", "samples", "traces", "chat_template_kwargs", "regrade"),
 )
-"""Options without a meaning for whole replies of several models, or that ladder.toml sets."""
+"""Options that mean nothing for whole replies, or that ladder.toml sets."""
 
 RECORDED_LADDER = option("Probing")(
     "--ladder",

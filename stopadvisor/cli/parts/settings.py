@@ -1,4 +1,4 @@
-"""Options of what is certified and how costs are counted, declared once for all commands."""
+"""Options for what to certify and how to count costs, declared once for all commands."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class _Stack(click.Choice[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "overlap":
-            self.fail("overlap is called vllm: say --serving vllm", param, ctx)
+            self.fail("overlap is now called vllm: say --serving vllm", param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -137,7 +137,7 @@ _OPTIONS: dict[str, tuple[str, Any, Any, str]] = {
     "delta": ("Certificate", float, _DEFAULTS.delta, "Probability that the certificate is wrong."),
     "serving": (
         "Serving costs", _Stack(REGIMES), None,
-        "Your serving stack: what a probe costs.",
+        "Your serving stack, which decides what a probe costs.",
     ),
     "price": (
         "Serving costs", Parsed("in/cached/out|file", _price), None,
@@ -158,15 +158,13 @@ _OPTIONS: dict[str, tuple[str, Any, Any, str]] = {
 _SHOWN = {"serving": "vllm", "price": f"{SERVING_PROFILE} in the model's folder, else computed"}
 """Shown for defaults that depend on the run."""
 
-GUARANTEES = declare(
-    option("Certificate")(
-        "--loss",
-        type=click.Choice(list(LOSSES)),
-        multiple=True,
-        show_default=LOST.name,
-        help="What alpha limits: lost answers, replies that differ from full thinking's, or the "
-        "drop of accuracy.  [repeatable]",
-    )
+GUARANTEES = option("Certificate")(
+    "--loss",
+    type=click.Choice(list(LOSSES)),
+    multiple=True,
+    show_default=LOST.name,
+    help="What alpha limits: lost answers, replies that differ from full thinking's, or the drop "
+    "in accuracy.  [repeatable]",
 )
 """Option of the promised losses, for commands that certify."""
 
@@ -195,7 +193,7 @@ def setting_options(
     names : sequence of str
         The options, without dashes.
     otherwise : str, optional
-        Shown as the default where the command takes missing values from elsewhere.
+        Shown as the default if the command takes missing values from elsewhere.
     asked : sequence of str
         Options without a default.
     """
