@@ -51,13 +51,13 @@ class ForcedAnswer:
 
 @dataclass(frozen=True)
 class AnswerStops:
-    """The ending rule of forced answers: EOS, a newline after content, or a closed box."""
+    """The rules that end forced answers: EOS, a newline after content, or a closed box."""
 
     chat: Chat
     flags: NDArray[np.uint8] = field(repr=False)
     """Bit flags of each token id: EOS, newline, content, brace."""
     is_open: bool = False
-    """The answer is written inside the thinking, so `AnswerTokens` also reads what follows it."""
+    """The answer is inside the thinking, so `AnswerTokens` also reads the tokens after it."""
 
     @classmethod
     def of(cls, chat: Chat, stop_ids: Sequence[int], vocabulary: int) -> AnswerStops:
@@ -83,14 +83,14 @@ class AnswerStops:
         return cls(chat, flags)
 
     def after_cue(self, cue: str) -> AnswerStops:
-        """Return the rules for answers after this cue."""
+        """Return the rules after this cue."""
         return replace(self, is_open=is_open_cue(cue))
 
     def newline_ids(self) -> tuple[int, ...]:
-        """Return newline tokens for a server that can stop only at token ids.
+        """Return newline tokens for a server that stops only at token ids.
 
-        Only tokens with at most two other characters: the server searches the list after every
-        token, and there are many longer ones.  An answer that runs past one of those is cut here.
+        Leaves out the many tokens with more than two other characters, as the server searches the
+        list after every token.  `AnswerTokens` ends answers at those.
         """
         ids = np.flatnonzero(self.flags & _NEWLINE).tolist()
         return tuple(i for i in ids if len(self.chat.decode([i]).strip()) <= 2)
@@ -112,10 +112,10 @@ class AnswerStops:
         return False
 
     def text(self, ids: Sequence[int], ended: bool) -> str:
-        r"""Return the answer's text; if a token `ended` it (not the cap), without that token.
+        r"""Return the answer's text, without the token that `ended` it (False if the cap did).
 
-        A newline ends the answer wherever it is in its token, so ``"5.\n"`` gives ``"5."``.  The
-        brace that closes a box is part of the answer and stays.
+        A newline ends the answer even inside a token, so ``"5.\n"`` gives ``"5."``.  The brace that
+        closes a box belongs to the answer.
         """
         if not ended:
             return self.chat.decode(ids)
@@ -135,7 +135,7 @@ class AnswerStops:
 class AnswerTokens:
     """One forced answer, token by token.
 
-    After an answer inside open thinking, decoding continues past white space until a token shows
+    After an answer inside open thinking, decoding continues through white space until it is clear
     whether the model closes its thinking there.
     """
 
@@ -147,7 +147,7 @@ class AnswerTokens:
     closed: bool = False
     """The model closed its thinking right after the answer."""
     _end: int | None = None
-    """Tokens up to and including the one that ended the answer."""
+    """Number of tokens including the one that ended the answer."""
     _has_content: bool = False
 
     def take(self, token: int) -> bool:
@@ -162,14 +162,14 @@ class AnswerTokens:
             ):
                 self._end = len(self.ids)
             self._has_content |= bool(flags & _CONTENT)
-        self.over = self._is_followed() if self.stops.is_open else self._end is not None
+        self.over = self._closing_is_known() if self.stops.is_open else self._end is not None
         return self.over
 
     async def decode(self, ask: Ask[_Row], cap: int) -> list[_Row]:
         """Call `ask` until the answer is over or has `cap` tokens; return the `counted` rows.
 
-        A newline before the answer costs a second request, and so does what follows an answer in
-        open thinking.
+        A newline before the answer costs a second request; so do the tokens after an answer in open
+        thinking.
         """
         rows, most = list[_Row](), cap
         while not self.over and len(self.ids) < cap:
@@ -182,8 +182,8 @@ class AnswerTokens:
                 most = len(self.stops.chat.closer.ids)
         return rows[: self.counted]
 
-    def _is_followed(self) -> bool:
-        """Whether the tokens so far show if the model closes its thinking after the answer."""
+    def _closing_is_known(self) -> bool:
+        """Whether it is clear yet if the model closes its thinking after the answer."""
         closer, size = self.stops.chat.closer.ids, len(self.ids)
         if tuple(self.ids[-len(closer) :]) == closer:
             self.closed = True
@@ -197,14 +197,14 @@ class AnswerTokens:
         # A closer may begin with the token that ended the answer, or follow white space.
         for start in range(max(0, self._end - len(closer)), size + 1):
             begun = tuple(self.ids[start:]) == closer[: size - start]
-            between = self.ids[self._end : start]  # special tokens are no white space
+            between = self.ids[self._end : start]  # special tokens are not white space
             if begun and not self.stops.chat.decode(between, special=True).strip():
                 return False
         return True
 
     @property
     def counted(self) -> int:
-        """Number of tokens in the answer, at least 1: a lone ending token counts."""
+        """Number of tokens in the answer; a lone ending token counts."""
         return max(1, self._answer if self._end is None else self._end - 1)
 
     @property

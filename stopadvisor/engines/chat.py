@@ -1,7 +1,7 @@
 """Chat template, thinking markers and suffixes, as token ids.
 
-Token ids throughout, because text that is split and joined again may give other tokens.  Works on
-a tokenizer that is passed in, and does not import transformers.
+Works on token ids, because splitting and joining text can change its tokens.  Takes a loaded
+tokenizer and does not import transformers.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _SPECIMEN = (
     "Wait, 3.14159 + 2,718 = f(x)^2;\n\n\tdef naïve(): return '\\\\boxed{½}'  # ok\r\n"
     "Überraschung – 東京は人口1400万人。 Привет, мир! 🙂 <think>don't</think> A) B) ≤ ∑"
 )
-"""A text that every tokenizer splits differently; part of the tokenizer's hash."""
+"""Each tokenizer splits this text differently; part of the tokenizer's hash."""
 _CONTEXT = 8
-"""Fewest earlier tokens that `GrowingText` decodes together with new ones."""
+"""Minimum number of earlier tokens that `GrowingText` decodes along with new ones."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ def find_markers(
 ) -> tuple[Marker, Marker]:
     """Find the token ids that open and close the model's thinking.
 
-    Pass both texts or neither.  Without them, take the first known pair that the tokenizer has as
+    Pass both texts or neither.  By default, take the first known pair that the tokenizer has as
     single tokens or that the chat template writes.  Raise `ModelError` if no pair fits or a marker
-    does not round-trip through the tokenizer.
+    does not survive the tokenizer.
     """
     if think_open is not None and think_close is not None:
         return _marker(tokenizer, think_open), _marker(tokenizer, think_close)
@@ -72,7 +72,7 @@ def find_markers(
         opener, closer = pairs[0]
         return _marker(tokenizer, opener), _marker(tokenizer, closer)
     raise ModelError(
-        f"{_name(tokenizer)} has no thinking markers that are known here; "
+        f"{_name(tokenizer)} has no known thinking markers; "
         "if it reasons before it answers, name them with --think-tags"
     )
 
@@ -112,7 +112,7 @@ class Chat:
     opener: Marker
     closer: Marker
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """Passed to the chat template (``--chat-template-kwargs``)."""
+    """Arguments of the chat template (``--chat-template-kwargs``)."""
     hide: Callable[[str], str] = field(default=str, repr=False, compare=False)
     """Removes secrets from decoded text, such as an API key that a server repeats."""
 
@@ -151,7 +151,7 @@ class Chat:
                 add_generation_prompt=generation,
                 **self.template_kwargs,
             )
-        except Exception as error:  # templates are programs and raise what they like
+        except Exception as error:  # templates are programs and may raise anything
             raise ModelError(
                 f"the chat template refuses the messages: {first_line(error)}"
             ) from error
@@ -222,7 +222,7 @@ class Chat:
             "template",
             "warn",
             f"the chat template opens thinking itself for {opens}/{len(prompts)} questions only",
-            "production must render alike: see that --chat-template-kwargs suit all questions",
+            "production must render the same way: --chat-template-kwargs must suit all questions",
         )
 
     def identity(self, stop_ids: Sequence[int]) -> dict[str, Any]:
@@ -253,11 +253,11 @@ class Chat:
 
 @dataclass
 class GrowingText:
-    """Incremental decoder: each id is decoded a few times in all, not once per call.
+    """Incremental decoder: decodes each id a few times in all, not once per call.
 
     A token may decode differently at the beginning of a text, inside a multi-token character, or
-    after other tokens.  So new ids are decoded together with the ids before them, and the result is
-    appended if it agrees with the earlier text; otherwise all ids are decoded again.
+    after other tokens.  So new ids are decoded along with a few earlier ones.  If the result agrees
+    with the earlier text, the new part is appended; otherwise all ids are decoded again.
     """
 
     chat: Chat
@@ -265,7 +265,7 @@ class GrowingText:
     """Text of the first `_whole` ids."""
     _whole: int = 0
     _start: int = 0
-    """First id that is decoded again together with new ones."""
+    """First id that is decoded again along with new ones."""
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return `chat.decode(ids)`; `ids` must extend those of the previous call."""

@@ -24,7 +24,7 @@ DEFAULT_MODEL = "Qwen/Qwen3-8B"
 _AT_ONCE = 32
 """Default concurrency per server of a ladder."""
 _AT_ONCE_HERE = 256
-"""Default if all rungs run in this process, where they decode in batches."""
+"""Default if all rungs run in this process and decode in batches."""
 
 
 @dataclass(frozen=True)
@@ -37,16 +37,16 @@ class EngineSettings:
     device: str = "auto"
     dtype: str = "auto"
     think_tags: tuple[str, str] | None = None
-    """Opener and closer of thinking; None detects them."""
+    """Opener and closer of thinking; detected if None."""
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     engine: str = "hf"
     base_url: tuple[str, ...] = ()
     tokenizer: str | None = None
-    """Folder or Hub name; None uses the model's origin as the server reports it, else `model`."""
+    """Folder or Hub name; by default the model's origin as the server reports it, else `model`."""
     concurrency: int | None = None
-    """Requests in flight per server; None is the engine's default."""
+    """Requests in flight per server; by default the engine decides."""
     api_key_env: str | None = None
-    """Environment variable with the API key; None uses OPENAI_API_KEY if it is set."""
+    """Environment variable with the API key; by default OPENAI_API_KEY, if set."""
     request_timeout: float = 600.0
     patience: float = 300.0
     remark: Callable[[str], None] | None = field(default=None, compare=False)
@@ -95,7 +95,7 @@ def open_engine(options: EngineSettings) -> Iterator[HfEngine | OpenAiEngine]:
     except ModelError as error:
         if not options.of_policy or str(options.model) not in str(error):
             raise
-        raise ModelError(f"{error} (the policy names it so; --model says where it is)") from error
+        raise ModelError(f"{error} (its name in the policy; --model says where it is)") from error
     with closing(loaded) as engine:
         yield engine
 

@@ -1,4 +1,4 @@
-"""Errors that all engines share, and helpers that shorten or unwrap errors."""
+"""Errors that all engines share, and helpers that unwrap or shorten errors."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Early exit for one live request: think, probe, and stop when the policy says so.
 
 The loop of the vLLM plugin, the gateway and `run` over HTTP; models in this process run in batches,
-in `engines.hf.early_exit`.  A `policy.session.Session` decides where to probe, what may be shown
-and when to stop; a `Backend` generates tokens.
+in `engines.hf.early_exit`.  A `policy.session.Session` decides where to probe, what to show and
+when to stop; a `Backend` generates tokens.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Thinking(Protocol):
         ...
 
     async def give_up(self) -> None:
-        """Stop generating; has no effect once the trace has ended."""
+        """Stop generating; no effect once the trace has ended."""
         ...
 
 
@@ -42,7 +42,7 @@ class Backend(Protocol):
 
     @property
     def stops(self) -> AnswerStops:
-        """The rules that end a forced answer, with the `chat` whose tokens they apply to."""
+        """The rules that end a forced answer, with their `chat`."""
         ...
 
     @property
@@ -80,7 +80,7 @@ class Observer(Protocol):
         ...
 
     def content(self, ids: Sequence[int]) -> None:
-        """Show these tokens of the visible answer; the ending token is left out."""
+        """Show these tokens of the visible answer, without the ending one."""
         ...
 
     def probed(self, seconds: float, failed: Exception | None) -> None:
@@ -90,16 +90,16 @@ class Observer(Protocol):
 
 @dataclass
 class LiveAnswer:
-    """The outcome of one request; complete once `LiveRequest.answer` returns."""
+    """The outcome of a request; complete once `LiveRequest.answer` returns."""
 
     trace: Trace
     """All generated tokens; an audit can continue the trace."""
     started: float = field(default_factory=time.perf_counter)
-    """Start time, by `time.perf_counter`."""
+    """By `time.perf_counter`."""
     stop: Stop | None = None
     """None if the trace ended by itself."""
     shadow: Stop | None = None
-    """The stop that a policy in shadow mode would have made."""
+    """In shadow mode, where the policy would have stopped."""
     forced: ForcedAnswer | None = None
     """The answer served at a stop; None with a visible answer or without a stop."""
     written: tuple[int, ...] = ()
@@ -122,12 +122,12 @@ class LiveAnswer:
 
 @dataclass
 class LiveRequest:
-    """One request under a policy; cancelling `answer` aborts everything it started."""
+    """A request under a policy; cancelling `answer` aborts everything it started."""
 
     backend: Backend
     trace: Trace
     draw: Callable[[Grown | None], Thinking]
-    """Starts generating the trace, given a callback for new tokens or None."""
+    """Starts generating the trace; takes a callback for new tokens, or None."""
     rule: Rule | None
     """None never stops."""
     on_stop: OnStop
@@ -136,7 +136,7 @@ class LiveRequest:
     shadow: bool = False
     """Evaluate the policy but never stop."""
     lenient: bool = True
-    """After a failed probe, think to the end without probing; otherwise raise its error."""
+    """After a failed probe, think to the end without probes; otherwise raise its error."""
     probe_timeout: float | None = None
     """Seconds until a probe counts as failed."""
     at_once: int = 1
@@ -146,7 +146,7 @@ class LiveRequest:
     _report: AnswerReport = field(init=False)
     _session: Session = field(init=False)
     _showing: Session = field(init=False)
-    """Decides what may be shown: in shadow mode a session without a rule."""
+    """Decides what may be shown; in shadow mode a session without a rule."""
 
     def __post_init__(self) -> None:
         self._answer = LiveAnswer(self.trace)
@@ -177,7 +177,7 @@ class LiveRequest:
         """Think, probe and answer.
 
         If the trace ends while a probe runs, the checkpoints before its end are still probed:
-        calibration saw their answers, and a stop there counts.  Errors of the engine while thinking
+        calibration saw their answers, so a stop there counts.  Errors of the engine while thinking
         or writing the visible answer propagate.
         """
         thinking = self.draw(self._grown if self._shows else None)
@@ -222,10 +222,10 @@ class LiveRequest:
         failed: Exception | None = None
         try:
             async with asyncio.timeout(self.probe_timeout):
-                forced = await self._judged(position)
+                forced = await self._force_and_judge(position)
         except TimeoutError:
             failed = EngineError(f"no forced answer within {self.probe_timeout} s")
-        except Exception as error:  # noqa: BLE001 - engines raise what they like
+        except Exception as error:  # noqa: BLE001 - engines may raise anything
             failed = error
         if self.observer is not None:
             self.observer.probed(time.perf_counter() - began, failed)
@@ -240,7 +240,7 @@ class LiveRequest:
         answer.probes += 1
         return forced
 
-    async def _judged(self, position: int) -> ForcedAnswer:
+    async def _force_and_judge(self, position: int) -> ForcedAnswer:
         seen = self.trace.ids[:position]
         forced = await self.backend.force(self.trace, position)
         try:
@@ -253,7 +253,7 @@ class LiveRequest:
     # --- What is shown ---
 
     def _grown(self) -> None:
-        """Show what may be shown so far; called on new tokens, also while a probe runs."""
+        """Show all that may be shown; called on new tokens, even while a probe runs."""
         session = self._showing
         report_drawn(session, self.trace)
         while isinstance(event := session.next_event(), Show):

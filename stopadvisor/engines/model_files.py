@@ -1,6 +1,6 @@
 """A model's files without its weights: availability, revision hash, tokenizer.
 
-Needs no torch, as the model may run at a server; transformers is imported on first use.
+Needs no torch, because the model may run at a server; imports transformers on first use.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def content_revision(folder: Path) -> str:
     """Hash a folder's configuration and weights.
 
     For files above 64 MB, hash the length and 32 evenly spaced pieces of one megabyte.  That tells
-    fine-tunes and formats apart; it does not stop someone who wants two models to look alike.
+    fine-tunes and formats apart, but does not stop someone who wants two models to look alike.
     """
     digest = hashlib.sha256()
     files = sorted({file for pattern in _PATTERNS for file in folder.glob(pattern)})
@@ -67,15 +67,18 @@ def served_identity(
     dtype: str | None = None,
     quantization: str | None = None,
 ) -> dict[str, Any]:
-    """Return what is known of a served model, by folder or name, that determines its outcomes."""
+    """Return the known properties of a served model that determine its outcomes.
+
+    `model` is a folder or a name.
+    """
     root = Path(model)
     local = (root / "config.json").is_file()
     return {
         "engine": engine,
         "engine_version": version,
-        # A folder goes by its own name, as with the hf engine, wherever it is.
+        # A folder goes by its base name, as with the hf engine.
         "model": root.resolve().name if local or root.is_absolute() else model,
-        # Without the files nothing shows which weights the server loaded.
+        # Only the files show which weights the server loaded.
         "model_revision": content_revision(root) if local else None,
         "dtype": dtype,
         "attention": None,
@@ -86,9 +89,9 @@ def served_identity(
 
 
 def require_hub(model: str) -> None:
-    """Raise `ModelError` at once if a model is not cached and the Hub cannot be asked for it.
+    """Raise `ModelError` at once if a model is not cached and the Hub cannot be reached.
 
-    The Hub's own client would retry five times, which takes half a minute.
+    The Hub's own client would retry five times, for half a minute.
     """
     from huggingface_hub import constants, try_to_load_from_cache
 
@@ -130,9 +133,9 @@ class LoadedTokenizer:
 
 
 def load_tokenizer(model: str, *, settings_of: str | None = None) -> LoadedTokenizer:
-    """Load a tokenizer and generation settings (those of `settings_of`, if given).
+    """Load a tokenizer and generation settings, by default both of `model`.
 
-    Both are folders or Hub names.  Raise `ModelError` if the tokenizer cannot be loaded.
+    Both models are folders or Hub names.  Raise `ModelError` if the tokenizer cannot be loaded.
     """
     from transformers import AutoTokenizer
 
@@ -141,7 +144,7 @@ def load_tokenizer(model: str, *, settings_of: str | None = None) -> LoadedToken
     with quiet():
         try:
             tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
-        except Exception as error:  # the hub, its client and the parsers raise many
+        except Exception as error:  # the Hub's client and the parsers raise many kinds
             raise ModelError(
                 f"cannot load the tokenizer of model {model!r}: {first_line(error)}"
             ) from error
@@ -161,15 +164,15 @@ def _generation_settings(model: str) -> Any:
 
     with suppress(OSError):
         return GenerationConfig.from_pretrained(model)
-    with suppress(OSError, ValueError):  # as transformers itself does for such a model
+    with suppress(OSError, ValueError):  # as transformers does
         return GenerationConfig.from_model_config(
             AutoConfig.from_pretrained(model, trust_remote_code=False)
         )
-    return GenerationConfig()  # a folder with nothing but a tokenizer
+    return GenerationConfig()  # a folder with only a tokenizer
 
 
 def stop_ids(generation: Any, tokenizer: Any) -> tuple[int, ...]:
-    """Return the token ids that end a generation, the model's and the tokenizer's."""
+    """Return the model's and the tokenizer's token ids that end a generation."""
     ids = getattr(generation, "eos_token_id", None)
     ends = {int(i) for i in (ids if isinstance(ids, list) else [ids]) if i is not None}
     if tokenizer.eos_token_id is not None:

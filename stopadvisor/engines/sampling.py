@@ -35,7 +35,7 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "stop_strings": (None, []),
     "watermarking_config": (None,),
 }
-"""Generation settings that change sampling and are not implemented here, each with the values that
+"""Generation settings that change sampling but are not implemented here, each with the values that
 turn it off."""
 
 
@@ -71,7 +71,7 @@ class Sampling:
     def changes_from(self, other: Sampling) -> dict[str, float]:
         """Return the settings that make this sample differently from `other`.
 
-        If both are greedy, only the repetition penalty matters.
+        If both are greedy, only the repetition penalty does.
         """
         mine, theirs = asdict(self), asdict(other)
         greedy = self.temperature == other.temperature == 0
@@ -82,8 +82,8 @@ class Sampling:
     def of(cls, generation_config: Any, plan: ProbePlan) -> Sampling:
         """Read a model's generation settings; those of the plan take precedence.
 
-        A setting that the model does not name is off, as at servers (the ``generate`` method of
-        transformers would use top-k 50).  Raise `ModelError` for a setting not implemented here.
+        A setting that the model does not name is off, as at servers (transformers' ``generate``
+        would use top-k 50).  Raise `ModelError` for a setting not implemented here.
         """
         if plan.greedy:
             return cls(temperature=0.0)
@@ -113,7 +113,7 @@ class Sampling:
 
 
 def thinking_room(context: int | None, prompt_tokens: int, chat: Chat, plan: ProbePlan) -> int:
-    """Return the plan's cap on thinking, reduced if the model's context leaves less room."""
+    """Return the plan's cap on thinking, or less if the model's context leaves less room."""
     if context is None:
         return plan.max_think
     probe = len(chat.suffix_ids(plan.cue)) + plan.cap

@@ -1,4 +1,4 @@
-"""A trace from its first token to the record that is kept or the reply that is served."""
+"""A trace, from its first token to a saved record or a served reply."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ class TraceEnd:
     cut: bool = False
     over: bool = False
     limit: int | None = None
-    """Cap on thinking and answer together, which replaces the other two caps."""
+    """Cap on thinking and answer together, instead of the other two caps."""
 
     @property
     def most(self) -> int:
-        """Largest number of tokens that the trace can need."""
+        """Limit on the trace's tokens."""
         if self.limit is not None:
             return self.limit
         return self.max_think + len(self.closer) + self.answer_cap
 
     def see(self, ids: Sequence[int]) -> None:
-        """Process the last token of `ids`, which are all tokens so far."""
+        """Process the last token of `ids`, all tokens so far."""
         token, steps = ids[-1], len(ids)
-        begun = steps - len(self.closer)  # thinking tokens, if the closer is complete now
+        begun = steps - len(self.closer)  # thinking tokens, if the closer has just ended
         if self.thinking >= 0:
             self.over = token in self.stop_ids or begun - self.thinking >= self.answer_cap
             return
@@ -71,11 +71,11 @@ class TraceEnd:
             self.thinking = min(steps - 1, self.max_think)
             self.cut, self.over = steps - 1 > self.max_think, True
         elif begun >= self.max_think:
-            # Cut only here: a closer may still begin right after the last token allowed.
+            # Only here: a closer may still begin right after the last allowed token.
             self.thinking, self.cut, self.over = self.max_think, True, True
 
     def give_up(self, ids: Sequence[int]) -> None:
-        """End the trace after `ids`, because the server generates no more."""
+        """End the trace after `ids`: the server generates no more."""
         if self.over:
             return
         if self.thinking < 0:
@@ -98,7 +98,7 @@ class Trace:
     ids: list[int] = field(default_factory=list)
     """Tokens generated after the prompt."""
     cached_tokens: int | None = None
-    """Prompt tokens read from the cache; None if the engine does not report them."""
+    """Prompt tokens read from the cache; None if not reported."""
     probe_tokens: int = 0
     """Tokens decoded by forced answers, including aborted ones."""
     surplus: int = 0
@@ -106,7 +106,7 @@ class Trace:
 
     @property
     def visible(self) -> list[int]:
-        """The natural answer after the closer, including its ending token; empty if not closed."""
+        """The natural answer after the closer, including its ending token; empty without one."""
         begin = self.end.thinking + len(self.end.closer)
         return self.ids[begin:] if self.end.closed else []
 
@@ -121,7 +121,7 @@ class Trace:
 
 
 def report_drawn(session: Session, trace: Trace) -> None:
-    """Pass the tokens generated since the last call to a session."""
+    """Report to a session the tokens generated since its last report."""
     if session.needs_ids:
         session.receive(trace.ids[session.drawn :])
     else:
@@ -133,7 +133,7 @@ def report_drawn(session: Session, trace: Trace) -> None:
 def token_figures(logprob: float, likeliest: Sequence[float]) -> Figures:
     """Compute a token's figures from the log-probabilities of the likeliest tokens in its place.
 
-    `EngineError` if they are not finite.
+    Raises `EngineError` if they are not finite.
     """
     entropy = -sum(math.exp(x) * max(x, -1e4) for x in likeliest)
     tail = 1.0 - sum(math.exp(x) for x in likeliest)
@@ -202,7 +202,7 @@ def raw_trace(
 
 
 def read_recorded(chat: Chat, trace: Trace) -> None:
-    """Fill a trace from its prompt's recorded text, tokenized by this model and cut at its caps."""
+    """Fill a trace from its prompt's recorded text, tokenized for this model, cut at its caps."""
     recorded, end = trace.prompt.recorded, trace.end
     assert recorded is not None
     thinking = chat.encode(recorded.thinking)
@@ -243,8 +243,8 @@ def make_reply(
 ) -> Reply:
     """Build the reply to a request; without `stop` the trace ended by itself or was `cut`.
 
-    `served` is the forced answer of a stop, or the tokens after the closer (the model's own or
-    ours); None if thinking was never closed.
+    `served` is the forced answer of a stop, or the tokens after the closer (the model's or ours);
+    None if thinking was never closed.
     """
     assert stop is None or served is not None
     text, answer, visible_tokens = None, None, 0
@@ -271,7 +271,7 @@ def make_reply(
 
 @dataclass
 class AnswerReport:
-    """Reports the forced answers of one request, and the marker counts, to its session."""
+    """Reports a request's forced answers and marker counts to its session."""
 
     rule: Rule | None
     chat: Chat
@@ -284,7 +284,7 @@ class AnswerReport:
     def judge(self, session: Session, thinking: Sequence[int], forced: ForcedAnswer) -> None:
         """Report the forced answer that the session asked for after this thinking."""
         markers = None
-        # Decoding blocks all other requests, so it is done only for rules that read markers.
+        # Decoding blocks all other requests, so only rules that read markers pay for it.
         if self.rule is not None and self.rule.needs_markers:
             markers = float(self._markers.count(self._text.decode(thinking)))
         session.judge(

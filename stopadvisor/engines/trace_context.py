@@ -1,6 +1,6 @@
 """W3C trace context (`traceparent`, `tracestate`) of the request being answered.
 
-Upstream requests made on its behalf carry it, so thinking and probes appear below it in a trace.
+Upstream requests made for it carry it on, so thinking and probes appear below it in a trace.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The file of answers that `run` writes: one line a question, on disk before the next is asked."""
+"""The file of answers that `run` writes: a line per question, on disk before the next is asked."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["AnswerFile", "AnswerRecord", "FullAnswer"]
 
 @dataclass(frozen=True)
 class FullAnswer:
-    """The reply to the same question with full thinking."""
+    """The reply with full thinking."""
 
     answer: str | None
     normalized: str
@@ -38,7 +38,7 @@ class FullAnswer:
 
     @classmethod
     def of(cls, question: Question, reply: Reply, correct: bool | None) -> FullAnswer:
-        """Take the figures of a reply."""
+        """Build it from a reply."""
         return cls(
             answer=reply.text,
             normalized=_normal_form(question, reply),
@@ -90,7 +90,7 @@ class AnswerRecord:
         return self.think_tokens + self.probe_tokens + self.visible_tokens
 
     def to_json(self) -> str:
-        """Return the line, without its end."""
+        """Return the line, without its newline."""
         data = plain(replace(self, climbed=None), sparse=False)
         if self.climbed is not None:
             data["climbed"] = self.climbed.to_dict()
@@ -98,7 +98,7 @@ class AnswerRecord:
 
 
 def _normal_form(question: Question, reply: Reply) -> str:
-    """Normalise a reply; of a forced answer the whole text counts, as it does for the policy."""
+    """Normalise a reply; for a forced answer its whole text, as the policy does."""
     if reply.text is None:
         return ""
     forced = reply.finish == "stopped" and not reply.visible_tokens
@@ -122,7 +122,7 @@ class AnswerFile:
     def open(cls, path: Path, setting: str) -> Iterator[AnswerFile]:
         """Open or create the file and lock it; the lock ends with the process, even if killed.
 
-        An incomplete last line, as a kill leaves it, is removed.
+        Removes an incomplete last line, which a killed process leaves.
 
         Raises
         ------
@@ -174,7 +174,7 @@ class AnswerFile:
     def add(
         self, question: Question, reply: Reply, correct: bool | None, full: FullAnswer | None
     ) -> None:
-        """Append a question's line: it is on disk when this returns."""
+        """Append a question's line; it is on disk when this returns."""
         line = AnswerRecord(
             id=question.id,
             key=question.key,

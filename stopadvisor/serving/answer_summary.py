@@ -39,14 +39,14 @@ class FullComparison:
     full_think_tokens: int
     """Thinking tokens with full thinking."""
     differing: int
-    """Stopped questions whose answer differs in normal form from full thinking's, or where either
-    answer is empty or full thinking was cut off."""
+    """Stopped questions whose answer differs in normal form from full thinking's, where either is
+    empty, or where full thinking was cut off."""
     differing_share: float | None
     """Share of the questions that differ."""
     differing_ci95: tuple[float, float] | None
     """Exact 95 % interval of that share."""
     labelled: int
-    """Questions with gold; the fields below are about these, except for the savings."""
+    """Questions with gold; all fields below except the savings are about these."""
     correct: int
     """Right with stopping."""
     full_correct: int
@@ -80,7 +80,7 @@ class TimedComparison(FullComparison):
     time_saving_pct: float | None
     """Time saved."""
     unmet: FullComparison
-    """The same for questions that were used neither to fit nor to calibrate the policy."""
+    """The same for questions used neither to fit nor to calibrate the policy."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class RungShare:
     share: float
     """Share of the questions that it answered."""
     down: int
-    """Questions for which it gave no usable reply."""
+    """Questions to which it gave no usable reply."""
 
 
 @dataclass(frozen=True)
@@ -106,14 +106,14 @@ class ClimbSummary:
     rungs: tuple[RungShare, ...]
     """In climbing order."""
     price: float
-    """Mean price of a question in the ladder's unit, including replies that were climbed past."""
+    """Mean price of a question in the ladder's unit, including the replies climbed past."""
     full_price: float | None
     """Mean price of asking the reference alone; only with `--compare-full`."""
     price_saving_pct: float | None
-    """Saving on questions that were answered both ways; only with `--compare-full`."""
+    """Saving on questions answered both ways; only with `--compare-full`."""
     gave_up: int
-    """Questions whose cheap rungs the rule expected to be wrong, so that it skipped to the
-    reference, or served a reply anyway."""
+    """Questions for which the rule expected all cheap rungs to be wrong, and skipped to the
+    reference or served a reply anyway."""
 
 
 @dataclass(frozen=True)
@@ -156,9 +156,9 @@ class AnswerSummary:
     seconds: float
     """Wall time of this call's answers."""
     stopped: int
-    """Questions that were stopped early."""
+    """Questions stopped early."""
     stopped_share: float | None
-    """Share of the questions that were stopped early."""
+    """Share of the questions stopped early."""
     mean_tokens: MeanTokens
     """Mean decoded tokens per question."""
     labelled: int
@@ -168,7 +168,7 @@ class AnswerSummary:
     full: TimedComparison | None
     """Comparison with full thinking; only with `--compare-full`."""
     remarks: tuple[str, ...]
-    """What the reader should know."""
+    """Notes for the reader."""
     climbed: ClimbSummary | None = None
     """Only for a policy that climbs a ladder."""
     headline: str = ""

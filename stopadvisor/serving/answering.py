@@ -1,4 +1,4 @@
-"""The use case of `run`: answer a workload under a policy, save each answer, sum all of them up."""
+"""The use case of `run`: answer a workload under a policy, save each answer, sum them all up."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ from stopadvisor.workload.questions import Question, read_workload
 __all__ = ["AnswerSettings", "Answering", "AnsweringEngine", "answer_workload"]
 
 _WHOLE_REPLIES = ProbePlan((), cue="", cap=1, max_think=1)
-"""Plan of a ladder, which forces no answer."""
+"""Plan of a ladder, which forces no answers."""
 _GROUP_BATCHES = 4
-"""With ``--compare-full``: batches per group of questions.  Within each group all questions are
-asked with stopping and all without, in alternating order, so that other load slows both alike."""
+"""With ``--compare-full``: batches per group of questions.  Each group is asked once with stopping
+and once without, in alternating order, so that other load slows both alike."""
 
 
 class Answering(Protocol):
-    """An engine, or the servers of a ladder, answering requests under a rule."""
+    """An engine, or the servers of a ladder, that answers requests under a rule."""
 
     @property
     def name(self) -> str:
-        """The model's name, as a reader should see it."""
+        """The model's name for readers."""
         ...
 
     @property
     def remarks(self) -> list[str]:
-        """Lines for the user; the list grows while requests are answered."""
+        """Notes for the user; the list grows while requests are answered."""
         ...
 
     def identity(self) -> dict[str, Any]:
-        """Everything that determines the answers, as plain values."""
+        """All settings that determine the answers, as plain values."""
         ...
 
     def questions_at_once(self, plan: ProbePlan) -> int:
@@ -71,7 +71,7 @@ class Answering(Protocol):
         batch_size: int | None = None,
         on_stop: OnStop = "probe",
     ) -> Iterator[tuple[int, Reply]]:
-        """Answer requests and yield each reply with its request's index as soon as it is complete.
+        """Answer requests; yield each reply with its request's index as soon as it is complete.
 
         `plan` and `batch_size` come from `policy_plan` and `questions_at_once`.  The `rule` is a
         policy, or None to think to the end without probes.
@@ -79,7 +79,7 @@ class Answering(Protocol):
         Raises
         ------
         OutOfMemory
-            The batch is too large; replies yielded so far are final.
+            The batch is too large; replies already yielded are final.
         EngineError
             The engine failed; complete replies are yielded first.
         """
@@ -90,11 +90,11 @@ class AnsweringEngine(Engine, Answering, Protocol):
     """An engine that stops thinking where a rule says so."""
 
     def policy_plan(self, policy: Policy, *, answer_cap: int | None = None) -> ProbePlan:
-        """Plan of a policy at this engine; see `policy.requests.policy_plan`."""
+        """A policy's plan at this engine; see `policy.requests.policy_plan`."""
         ...
 
     def entropy_for(self, policy: Policy) -> str:
-        """Entropy source that this engine provides for a policy."""
+        """The entropy source that this engine provides for a policy."""
         ...
 
 
@@ -127,13 +127,13 @@ def answer_workload(
     open_engine: Callable[[Policy], AbstractContextManager[Answering]],
     progress: Progress,
 ) -> AnswerSummary:
-    """Answer the questions that the output file does not answer yet, and sum up all its answers.
+    """Answer the questions that the output file does not have yet, and sum up all its answers.
 
     Parameters
     ----------
     open_engine : callable
-        Loads the model that a policy is for: an `AnsweringEngine`, or the servers of a ladder for a
-        policy that climbs.  Called only after policy and workload have been accepted.
+        Loads a policy's model: an `AnsweringEngine`, or the servers of a ladder for a policy that
+        climbs.  Called only after policy and workload have been accepted.
 
     Raises
     ------
@@ -142,7 +142,7 @@ def answer_workload(
     WorkloadError
         The workload is invalid.
     ModelError, EngineError
-        The model cannot be used, or fails; answers up to then are in the file.
+        The model cannot be used, or fails; earlier answers are in the file.
     OutputError
         The file cannot be written, or holds answers under other settings.
     GraderError
@@ -225,7 +225,7 @@ def answer_workload(
 
 @dataclass
 class _AnswerPass:
-    """One call's work on the file of answers; counts and times the questions it answers."""
+    """One call: answers questions, counts them and times the engine."""
 
     policy: Policy
     plan: ProbePlan
@@ -237,7 +237,7 @@ class _AnswerPass:
     settings: AnswerSettings
     new: int = 0
     seconds: dict[bool, float] = field(default_factory=lambda: {True: 0.0, False: 0.0})
-    """Wall time that the engine took, with stopping (True) and without (False)."""
+    """Wall time of the engine, with stopping (True) and without (False)."""
     _size: int = 1
 
     def go(self, questions: Sequence[Question]) -> None:
@@ -251,20 +251,20 @@ class _AnswerPass:
         if self.settings.compare_full:
             size = _GROUP_BATCHES * self._size
             for turn, start in enumerate(range(0, len(left), size)):
-                self._both(left[start : start + size], stopping_first=turn % 2 == 0)
+                self._serve_both_ways(left[start : start + size], stopping_first=turn % 2 == 0)
         else:
             for question, reply in self._serve(left, stopping=True):
-                self._keep(question, reply)
+                self._save(question, reply)
         report_remarks(self.engine.remarks, self.progress, reported)
 
-    def _both(self, group: Sequence[Question], *, stopping_first: bool) -> None:
-        """Answer a group with and without stopping; write each question once it has both."""
+    def _serve_both_ways(self, group: Sequence[Question], *, stopping_first: bool) -> None:
+        """Answer a group with and without stopping; save each question once it has both."""
         answered = self._serve(group, stopping=stopping_first)
         first = {question.id: reply for question, reply in answered}
         for question, second in self._serve(group, stopping=not stopping_first):
             replies = (first[question.id], second)
             stopped, full = replies if stopping_first else replies[::-1]
-            self._keep(question, stopped, full)
+            self._save(question, stopped, full)
 
     def _serve(
         self, questions: Sequence[Question], *, stopping: bool
@@ -285,7 +285,7 @@ class _AnswerPass:
                     self.seconds[stopping] += time.perf_counter() - began
                     done.add(left[index].id)
                     yield left[index], reply
-                    began = time.perf_counter()  # grading and writing are not the engine's time
+                    began = time.perf_counter()  # the engine does not grade or write
                 self.seconds[stopping] += time.perf_counter() - began
             except OutOfMemory:
                 if self._size == 1 or self.settings.batch_size is not None:
@@ -294,8 +294,8 @@ class _AnswerPass:
                 self.progress.remark(f"out of memory; going on with {self._size} questions at once")
             left = [question for question in left if question.id not in done]
 
-    def _keep(self, question: Question, *replies: Reply) -> None:
-        """Grade a reply, and that of full thinking if there is one, and write their line."""
+    def _save(self, question: Question, *replies: Reply) -> None:
+        """Grade a reply, and that of full thinking if there is one, and save their line."""
         correct: list[bool | None] = [None] * len(replies)
         if question.gold is not None:
             items = [(question.task, question.gold, _gradable(question, r)) for r in replies]
@@ -308,7 +308,7 @@ class _AnswerPass:
 
 
 def _gradable(question: Question, reply: Reply) -> str | None:
-    """Text for the grader: a forced answer as it stands, or the short answer of a visible one."""
+    """Text for the grader: a forced answer as it is, or the short answer in a visible one."""
     if reply.text is None or (reply.finish == "stopped" and not reply.visible_tokens):
         return reply.text
     return extract_natural(question.task, reply.text)
@@ -355,25 +355,25 @@ def _summary(
         ),
         labelled=len(graded),
         accuracy=_mean(graded),
-        full=_timed(answered, lines) if any(line.full for line in lines) else None,
+        full=_timed_comparison(answered, lines) if any(line.full for line in lines) else None,
         climbed=_climb_summary(lines, tuple(dict.fromkeys(rung.name for rung in policy.ladder))),
         remarks=tuple(remarks),
     )
 
 
-def _timed(answered: _AnswerPass, lines: Sequence[AnswerRecord]) -> TimedComparison:
+def _timed_comparison(answered: _AnswerPass, lines: Sequence[AnswerRecord]) -> TimedComparison:
     """Compare with full thinking; time only the questions that this call answered both ways."""
     split = answered.policy.terms.split
     seen = set() if split is None else {*split.fit, *split.calibration}
     seconds, full_seconds = answered.seconds[True], answered.seconds[False]
     timed = answered.new if answered.settings.compare_full else 0
     return TimedComparison(
-        **vars(_compared(lines)),
+        **vars(_compare(lines)),
         timed_questions=timed,
         seconds=round(seconds, 3) if timed else None,
         full_seconds=round(full_seconds, 3) if timed else None,
         time_saving_pct=_saving(seconds, full_seconds) if timed and full_seconds else None,
-        unmet=_compared([line for line in lines if line.key not in seen]),
+        unmet=_compare([line for line in lines if line.key not in seen]),
     )
 
 
@@ -409,7 +409,7 @@ def _climb_summary(lines: Sequence[AnswerRecord], names: Sequence[str]) -> Climb
     )
 
 
-def _compared(lines: Sequence[AnswerRecord]) -> FullComparison:
+def _compare(lines: Sequence[AnswerRecord]) -> FullComparison:
     """Compare with full thinking, over the lines that have both answers."""
     pairs = [(line, line.full) for line in lines if line.full is not None]
     graded = [

@@ -1,10 +1,10 @@
 """The append-only log of audits, which holds no text of requests or replies.
 
 A folder holds one series of files for each policy, `audit-DIGEST-0-NUMBER.jsonl`.  A file's first
-line is its header: the settings, and the state of the series when the file was begun, so that no
-evidence is lost with a deleted file.  Then comes a line for each covered request, for each audit's
-result, and for each reset after an alarm.  Each line is written by one system call, so a killed
-process leaves a whole line or none; only a power failure can tear the last one.
+line is its header: the settings, and the state of the series when the file was begun, so that
+deleting older files loses no evidence.  Then comes a line for each covered request, each audit's
+result, and each reset after an alarm.  One system call writes each line, so a killed process leaves
+a whole line or none; only a power failure can tear the last one.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ _LARGEST = 1e12
 # --- Lines ----------------------------------------------------------------------------------------
 
 
-class _Twice(ValueError):
-    """A record has a field twice; JSON readers differ in which one counts."""
+class _DuplicateField(ValueError):
+    """A record has a field twice; JSON readers differ in which one they keep."""
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
         names = [name for name, _ in pairs]
         name = next(name for name in names if names.count(name) > 1)
-        raise _Twice(f"field {short_repr(name)}: expected once, got it twice")
+        raise _DuplicateField(f"field {short_repr(name)}: expected once, got it twice")
     return fields
 
 
@@ -70,7 +70,7 @@ def _refuse(name: str) -> None:
 
 # Shared by all lines: creating an encoder takes as long as using it.
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False).encode
-_decode = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=_once).decode
+_decode = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=_unique).decode
 
 
 def _line(record: Mapping[str, Any]) -> bytes:
@@ -94,7 +94,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _fault(record: Any) -> str | None:
-    """Describe what is wrong with a record; None if it is valid."""
+    """Describe what is wrong with a record; None if nothing is."""
     time: Any = record.get("t") if type(record) is dict else None
     if type(time) not in _NUMBERS or not -_LARGEST < time < _LARGEST:
         return "expected a record with a time 't'"
@@ -117,7 +117,6 @@ def _fault(record: Any) -> str | None:
 
 
 def _read_header(path: Path) -> dict[str, Any]:
-    """Read the first line of a log file."""
     for _, line in _lines(path):
         try:
             header: dict[str, Any] = _parse(line)
@@ -131,15 +130,10 @@ def _read_header(path: Path) -> dict[str, Any]:
 
 
 def _records(series: Series, remarks: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield a server's records; torn lines are skipped with a remark.
+    """Yield a server's records; skip torn lines with a remark.
 
-    Two different results for one request are refused: since only the first counts, one that was
-    inserted above the true one would hide a loss.
-
-    Raises
-    ------
-    PolicyError
-        A record is damaged, or contradicts an earlier one.
+    Refuses two different results for one request: only the first counts, so one inserted above the
+    true one would hide a loss.  Raises `PolicyError` for these and for damaged records.
     """
     state = _read_header(series[0])["state"]
     opened = [] if state is None else state["processes"]["differs"]["open"]
@@ -151,7 +145,7 @@ def _records(series: Series, remarks: list[str]) -> Iterator[dict[str, Any]]:
                 continue
             try:
                 record = _parse(line)
-            except _Twice as error:
+            except _DuplicateField as error:
                 raise PolicyError(f"{path}, line {number}: {error}") from error
             except ValueError:
                 remarks.append(f"{path}, line {number}: torn, left out")
@@ -181,10 +175,8 @@ def _records(series: Series, remarks: list[str]) -> Iterator[dict[str, Any]]:
 def find_series(paths: Iterable[Path], digest: str) -> tuple[Series, ...]:
     """Find the logs of a policy among files and folders.
 
-    Raises
-    ------
-    PolicyError
-        A path does not exist, a file is not named like a log, or all logs are of other policies.
+    Raises `PolicyError` if a path does not exist, a file is not named like a log, or all logs are
+    of other policies.
     """
     by_folder: dict[Path, list[Path]] = {}
     others: list[Path] = []
@@ -209,7 +201,7 @@ def find_series(paths: Iterable[Path], digest: str) -> tuple[Series, ...]:
 
 
 def _merged(series: Sequence[Series], remarks: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield server numbers and records by time, without reordering any server's records."""
+    """Yield server numbers and records by time, keeping the order of each server's records."""
 
     def timed(number: int, one: Series) -> Iterator[tuple[float, int, dict[str, Any]]]:
         latest = 0.0
@@ -231,9 +223,9 @@ def replay(
 ) -> tuple[PromiseMonitor, tuple[str, ...]]:
     """Replay logs, merging several servers by time; return the monitor and remarks.
 
-    `gold` is applied last.  If a `policy` is given, the logs must be about its promise.  Clocks of
-    servers may differ: that shifts requests against each other, but no request's time depends on
-    its outcome, so the tests stay valid.
+    `gold` is applied last.  With a `policy`, the logs must be about its promise.  Servers' clocks
+    may differ: that reorders requests, but no request's time depends on its outcome, so the tests
+    stay valid.
 
     Raises
     ------
@@ -251,7 +243,7 @@ def replay(
     remarks: list[str] = []
     states = [header["state"] for header in headers if header["state"] is not None]
     if states:
-        remarks.append(f"{len(states)} of {len(series)} logs begin later than their replica did")
+        remarks.append(f"{len(states)} of {len(series)} logs begin later than their server did")
     if policy is not None:
         expected = replace(watch_settings(policy, share=settings.share), change=settings.change)
         for name, value in asdict(expected).items():
@@ -276,16 +268,15 @@ def replay(
 
 
 _DAY = 86_400.0
-_LOOK_SECONDS = 1.0
-"""How often to check that the log file is still in place."""
+_CHECK_SECONDS = 1.0
+"""Seconds between checks that the log file is still in place."""
 
 
 class AuditLog:
     """The log that one server writes; no two servers share a folder.
 
-    At `max_bytes` a new file is begun, and files last written more than `keep_days` ago are
-    deleted.  An existing log is continued: alarms stay on until they are reset, and unfinished
-    audits are shed.
+    At `max_bytes` a new file begins, and files last written over `keep_days` ago are deleted.  An
+    existing log is continued: alarms stay on until they are reset, and unfinished audits are shed.
 
     Raises
     ------
@@ -307,7 +298,7 @@ class AuditLog:
     ) -> None:
         self._folder, self._clock = folder, clock
         self._settings, self._max_bytes, self._keep_days = settings, max_bytes, keep_days
-        self._number, self._size, self._looked = 0, 0, 0.0
+        self._number, self._size, self._checked = 0, 0, 0.0
         make_folder(folder)
         self._close: Callable[[], object] = lambda: None
         self.monitor = PromiseMonitor(settings, reference)
@@ -347,7 +338,7 @@ class AuditLog:
                     path.unlink()
 
     def take_in_resets(self) -> None:
-        """Apply resets that `monitor --reset` has written after our last line."""
+        """Apply resets that `monitor --reset` wrote after our last line."""
         end = os.fstat(self._file.fileno()).st_size
         self._apply_resets(end)
         self._size = end
@@ -372,7 +363,7 @@ class AuditLog:
         )
 
     def _open(self, path: Path) -> None:
-        """Open a file and keep it open, as opening takes longer than writing a line."""
+        """Open a file and keep it open: opening takes longer than writing a line."""
         file = _opened(path)
         self._close()
         self._close = weakref.finalize(self, file.close)
@@ -381,16 +372,16 @@ class AuditLog:
 
     def _append(self, record: Mapping[str, Any]) -> None:
         data = _line(record)
-        if not 0 <= record["t"] - self._looked < _LOOK_SECONDS:
-            self._look()
-            self._looked = record["t"]
+        if not 0 <= record["t"] - self._checked < _CHECK_SECONDS:
+            self._check_in_place()
+            self._checked = record["t"]
         end = _write(self._file, data, self._path)
         # `monitor --reset` may have written lines before ours.
         if end > self._size + len(data):
             self._apply_resets(end - len(data))
         self._size = end
 
-    def _look(self) -> None:
+    def _check_in_place(self) -> None:
         """Check that the open file is still the one at its path."""
         try:
             same = os.path.samestat(os.lstat(self._path), os.fstat(self._file.fileno()))
@@ -420,7 +411,7 @@ def _opened(path: Path) -> io.FileIO:
 
 
 def _write(file: io.FileIO, data: bytes, path: Path) -> int:
-    """Append a line in one write, all of it or nothing; return the position of its end."""
+    """Append a line in one write, whole or not at all; return the position of its end."""
     try:
         written = file.write(data)
         end = file.tell()
@@ -433,7 +424,7 @@ def _write(file: io.FileIO, data: bytes, path: Path) -> int:
 
 
 def reset(series: Sequence[Series], by: str) -> None:
-    """Reset the alarms of each log in the name of `by`; running servers notice."""
+    """Reset the alarms of each log, and record by whom; running servers notice."""
     if not by.strip() or not by.isprintable():
         raise PolicyError("--reset needs a name in printable characters")
     for one in series:

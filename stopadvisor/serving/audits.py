@@ -31,7 +31,7 @@ __all__ = ["AuditedReply", "Auditor", "Auditors", "FinishTrace", "FullThinking"]
 
 _log = logging.getLogger("stopadvisor.audits")
 _SHOWN_EVERY = 100
-"""Requests between two updates of the exported figures."""
+"""Requests between updates of the exported figures."""
 
 
 @dataclass(frozen=True)
@@ -41,15 +41,15 @@ class AuditedReply:
     id: str
     """Assigned by the server."""
     stop: int | None
-    """Thinking tokens at the stop, or the column of the ladder's reply that was served; None for
-    full thinking and for the reference's reply."""
+    """Thinking tokens at the stop, or the column of the reply that a ladder served; None for full
+    thinking and for the reference's reply."""
     answer: str | None
     """The short answer extracted from the reply."""
     task: str
     tokens: int
     """All tokens decoded for it."""
     prompt_tokens: int | None
-    """None if the server did not report it."""
+    """None if not reported."""
     first_logprob: float | None = None
     """Mean log-probability of the first forced answer, if it was requested."""
 
@@ -72,18 +72,18 @@ FinishTrace = Callable[[], Awaitable[FullThinking]]
 class Auditor:
     """Logs every covered request of a policy, and audits a share of the stopped ones.
 
-    A keyed hash of an id that the server assigns decides which requests are audited: neither
-    clients nor the policy can influence the choice.
+    A keyed hash of an id that the server assigns picks the requests: neither clients nor the policy
+    can influence the choice.
     """
 
     policy: Policy
     settings: AuditSettings
     metrics: Metrics
     leave: Callable[[int], None]
-    """Ends the server with the exit code of the most severe alarm; called with ``on_alarm="exit"``
-    when an alarm is raised, or at start if one is still on."""
+    """With ``on_alarm="exit"``: ends the server with the exit code of the most severe alarm, when
+    one is raised or, at start, still on."""
     key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
-    """May change at each start, because every request gets a fresh id."""
+    """May change at each start: every request gets a fresh id."""
     _running: set[asyncio.Task[None]] = field(default_factory=set, repr=False)
     _acted: set[AlarmKind] = field(default_factory=set, repr=False)
     _seen: int = 0
@@ -92,14 +92,14 @@ class Auditor:
     def __post_init__(self) -> None:
         watched = watch_settings(self.policy, share=self.settings.share)
         self.log = AuditLog(self.settings.folder, watched, drift_reference(self.policy))
-        self._show()
-        self._look()
+        self._export()
+        self._act_on_alarms()
 
     def served(self, reply: AuditedReply, finish: FinishTrace | None) -> None:
         """Log a request whose reply was sent, and start its audit in the background if picked.
 
-        Needs a running event loop.  `finish` is None if the server is too busy for audits: one that
-        is picked is then shed.
+        Needs a running event loop.  If the server is too busy for audits, `finish` is None, and a
+        picked one is shed.
         """
         picked = self._picks(reply.id)
         share = {"share": self.settings.share} if picked else {}
@@ -109,14 +109,14 @@ class Auditor:
         self._seen += 1
         if picked and reply.stop is not None:
             if finish is None or len(self._running) >= self.settings.at_once:
-                self._shed(reply.id, "shed")
+                self._log_shed(reply.id, "shed")
             else:
                 task = asyncio.create_task(self._audit(reply, finish))
                 self._running.add(task)
                 task.add_done_callback(partial(self._ended, reply.id))
         if picked or self._seen % _SHOWN_EVERY == 0:
-            self._show()
-        self._look()
+            self._export()
+        self._act_on_alarms()
 
     def shed(self) -> None:
         """Cancel all running audits."""
@@ -127,12 +127,12 @@ class Auditor:
         """Whether an alarm has switched the policy to shadow mode; `monitor --reset` ends that."""
         if self._in_shadow:
             self.log.take_in_resets()
-            self._look()
+            self._act_on_alarms()
             self._in_shadow = bool(self.log.monitor.alarms)
         return self._in_shadow
 
     async def drain(self, seconds: float) -> None:
-        """Wait for running audits, and cancel those that take longer."""
+        """Wait for running audits; cancel those that take longer."""
         if self._running:
             _, late = await asyncio.wait(set(self._running), timeout=seconds)
             for task in late:
@@ -149,36 +149,35 @@ class Auditor:
             thinking = await finish()
         except Exception as error:  # noqa: BLE001 - no request depends on it, and it is counted
             _log.warning("audit of %s failed: %s", reply.id, type(error).__name__)
-            self._shed(reply.id, "failed")
+            self._log_shed(reply.id, "failed")
             return
-        # The loss `differs`: an empty answer equals nothing, nor does a trace that was cut off.
+        # The loss `differs`: nothing equals an empty answer or a trace that was cut off.
         full = None if thinking.text is None else extract_natural(reply.task, thinking.text)
         served = normalize(reply.task, reply.answer or "")
         differs = not full or not served or served != normalize(reply.task, full)
         self._write("result", id=reply.id, differs=differs, tokens=thinking.tokens)
         self.metrics.audits.labels("differs" if differs else "equal").inc()
         self.metrics.audit_tokens.inc(thinking.tokens)
-        self._show()
-        self._look()
+        self._export()
+        self._act_on_alarms()
 
     def _ended(self, request_id: str, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         if task.cancelled():  # perhaps before its first step
-            self._shed(request_id, "shed")
+            self._log_shed(request_id, "shed")
 
-    def _shed(self, request_id: str, why: str) -> None:
+    def _log_shed(self, request_id: str, why: str) -> None:
         self._write("shed", id=request_id)
         self.metrics.audits.labels(why).inc()
 
     def _write(self, kind: str, **fields: Any) -> None:
-        """Write a record; if that fails, say so, but let no request fail."""
+        """Write a record; log an error, but let no request fail."""
         try:
             self.log.write(kind, **fields)
         except OutputError as error:
             _log.error("%s", error)
 
-    def _show(self) -> None:
-        """Export the current figures."""
+    def _export(self) -> None:
         monitor, metrics, digest = self.log.monitor, self.metrics, self.policy.digest[:8]
         for name, process in monitor.processes.items():
             metrics.audit_e_value.labels(digest, name).set(process.e_value)
@@ -188,15 +187,15 @@ class Auditor:
         for kind in ALARMS:
             metrics.audit_alarm.labels(digest, kind).set(kind in monitor.alarms)
 
-    def _look(self) -> None:
-        """Act on each alarm once; after a reset, it may be raised again."""
+    def _act_on_alarms(self) -> None:
+        """Act on each alarm once; after a reset it may be raised again."""
         alarms = self.log.monitor.alarms
         self._acted.intersection_update(alarms)
         new = [alarm for kind, alarm in alarms.items() if kind not in self._acted]
         if not new:
             return
         self._acted.update(alarms)
-        self._show()
+        self._export()
         for alarm in new:
             _log.error(
                 "ALARM (%s) of policy %s, at request %d: %s",
@@ -213,7 +212,7 @@ class Auditor:
 
 @dataclass
 class Auditors:
-    """One auditor for each policy that makes a promise; none without settings."""
+    """One auditor for each policy that can stop; none without settings."""
 
     settings: AuditSettings | None
     metrics: Metrics
@@ -222,7 +221,7 @@ class Auditors:
     _by_digest: dict[str, Auditor] = field(default_factory=dict)
 
     def open(self, policies: Iterable[Policy]) -> None:
-        """Open the logs of policies; one that is loaded again continues with its auditor."""
+        """Open the logs of policies; one that was reloaded keeps its auditor."""
         for policy in policies:
             if self.settings and policy.kind == "stop" and policy.digest not in self._by_digest:
                 auditor = Auditor(policy, self.settings, self.metrics, self.leave)
@@ -243,5 +242,5 @@ class Auditors:
             auditor.shed()
 
     async def drain(self, seconds: float) -> None:
-        """Wait for running audits, and cancel those that take longer."""
+        """Wait for running audits; cancel those that take longer."""
         await asyncio.gather(*(one.drain(seconds) for one in self._by_digest.values()))

@@ -1,6 +1,6 @@
 """Which chat requests a policy covers: those that ask as its calibration questions did.
 
-A request with any field that is not known to leave the answer unchanged is not covered.
+A request is covered only if every field in it is known to leave the answer unchanged.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ TASK_HEADER = "X-StopAdvisor-Task"
 """Request header that names the task, for policies whose task is ``mixed``."""
 
 Reason = Literal[
-    "model",  # another model, or an adapter of it
+    "model",  # another model, or an adapter
     "n",  # several answers
     "tools",
-    "format",  # a response format, or another bound on what may be written
+    "format",  # a response format, or another limit on the text
     "logprobs",
     "logit-bias",
     "penalty",
     "stop",
     "messages",  # several turns, a system message, pictures
-    "template",  # not the text around the question, or the chat template's arguments
+    "template",  # other text around the question, or other arguments of the chat template
     "thinking",  # switched off, hidden or budgeted by the request
     "sampling",
     "max-tokens",
     "task",
     "field",  # an unknown field, which may change the answer
-    "room",  # the prompt leaves less context than the policy's cap; known only once rendered
-    "error",  # the server refused it before it was checked, or failed
+    "room",  # the prompt leaves less context than the policy's cap
+    "error",  # the server failed, or refused it before it was checked
 ]
-"""Why a request is not covered: fixed words, fit for a header and for the label of a metric."""
+"""Why a request is not covered: fixed words, for a header and for a metric's label."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +49,16 @@ class CoveredRequest:
 
     request: Request
     seed: int | None
-    """Sampling seed that the request names, if any."""
+    """Sampling seed in the request, if any."""
     stream: bool
     include_usage: bool
     """A stream ends with a usage chunk."""
     max_tokens: int | None = None
-    """Limit on decoded tokens that the request names, if any."""
+    """Limit on decoded tokens in the request, if any."""
 
 
 def _neutral(*values: Any) -> Callable[[Any], bool]:
-    """Return a test whether a value is one of those that change nothing."""
+    """Return a test for values that change nothing."""
     return lambda given: any(type(given) is type(value) and given == value for value in values)
 
 
@@ -102,7 +102,7 @@ _FIELDS: dict[str, tuple[Reason, Callable[[Any], bool]]] = {
     "prompt_cache_key": ("field", _any),
     "service_tier": ("field", _neutral("auto", "default")),
 }
-"""By field: the reason for not covering it, and the non-null values that change no answer."""
+"""By field: the reason for not covering it, and a test for non-null values that change nothing."""
 
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 _READ_HERE = frozenset(
@@ -117,7 +117,7 @@ _IF_SAMPLED: dict[str, Callable[[float], bool]] = {
     "top_k": lambda value: value >= -1,
     "min_p": lambda value: 0 <= value <= 1,
 }
-"""Parameters without effect at temperature 0, and their valid ranges."""
+"""Parameters that have no effect at temperature 0, and their valid ranges."""
 
 
 @dataclass(frozen=True)
@@ -128,12 +128,11 @@ class Coverage:
     names: frozenset[str]
     """Served names of the model."""
     sampling: Mapping[str, float | None]
-    """The policy's sampling parameters, by request field; None if the server's default, which is
-    unknown here, decides."""
+    """The policy's sampling parameters, by request field; None for the server's unknown default."""
     most_tokens: int
-    """Most tokens of thinking, closer and visible answer together."""
+    """Limit on thinking, closer and visible answer together, in tokens."""
     any_text: bool
-    """Accept any text: calibration questions given as messages have no prompt template."""
+    """Accept any text, as calibration questions given as messages have no prompt template."""
 
     @classmethod
     def of(
@@ -146,20 +145,20 @@ class Coverage:
         closer_tokens: int,
         any_text: bool = False,
     ) -> Coverage:
-        """Coverage of a policy that stops a trace, drawn with `sampling` under `plan`."""
+        """Coverage of a policy that stops traces, sampled with `sampling` under `plan`."""
         most = plan.max_think + closer_tokens + plan.answer_cap
         return cls(policy, frozenset(names), asdict(sampling), most, any_text)
 
     @classmethod
     def of_ladder(cls, policy: Policy, *, any_text: bool = False) -> Coverage:
-        """Coverage of a policy that climbs: requests as its reference is asked."""
+        """Coverage of a policy that climbs: requests as its reference was asked."""
         rung = policy.ladder[-1]
         sampling = dict.fromkeys(_SAMPLING) | {"temperature": rung.temperature}
-        most = rung.max_tokens or MOST_TOKENS  # without a limit calibration cut no reply
+        most = rung.max_tokens or MOST_TOKENS  # without a limit, calibration cut no reply
         return cls(policy, frozenset({rung.model or ""}), sampling, most, any_text)
 
     def check(self, body: Mapping[str, Any], *, task: str | None) -> CoveredRequest | Reason:
-        """Return the covered request, or the reason; whether it fits the context is not checked."""
+        """Return the covered request, or the reason; does not check that it fits the context."""
         reference = self.policy.ladder[-1] if self.policy.ladder else None
         for name, value in body.items():
             if value is None or name in _READ_HERE:
@@ -189,7 +188,7 @@ class Coverage:
         )
 
     def _refused(self, body: Mapping[str, Any], options: Any) -> Reason | None:
-        """Return why one of the fields in `_READ_HERE` differs from calibration; None if none."""
+        """Return why a field in `_READ_HERE` differs from calibration; None if none does."""
         if body.get("model") not in self.names:  # only the server knows its default model
             return "model"
         if not isinstance(body.get("stream") or False, bool) or not isinstance(options, Mapping):
@@ -218,7 +217,7 @@ class Coverage:
         return None
 
     def _samples_alike(self, body: Mapping[str, Any]) -> bool:
-        """Whether the request's sampling parameters, if any, are equivalent to the policy's."""
+        """Whether the request's sampling parameters, if any, match the policy's."""
         for name in _SAMPLING:
             value, calibrated = body.get(name), self.sampling[name]
             if value is None or (name == "top_k" and value == -1 and calibrated == 0):
@@ -234,7 +233,7 @@ class Coverage:
         return True
 
     def _request(self, messages: Any, task: str) -> Request | Reason:
-        """Return the request of a single user message in the calibrated form, or the reason."""
+        """Return the request, if it is a single user message in the calibrated form, or why not."""
         if not isinstance(messages, list) or len(messages) != 1:
             return "messages"
         (message,) = messages

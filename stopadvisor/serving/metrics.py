@@ -1,7 +1,7 @@
 """Prometheus metrics of plugin and gateway, and the gateway's log.
 
-Both hold numbers and fixed words only: no text of a request or reply, no key, and of errors only
-the class, except where no request is involved: checks of upstreams, and reloads.
+Both hold only numbers and fixed words: no text of a request or reply, no key, and only the class of
+an error, unless no request is involved (checks of upstreams, and reloads).
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from stopadvisor.policy.frozen import Policy
 __all__ = ["Log", "Metrics", "RequestRecord", "Route"]
 
 Route = Literal["policy", "passthrough", "shadow"]
-"""Answered under the policy; not; or not, but with its decisions counted."""
+"""Answered under the policy; not under it; or not under it, but counting its decisions."""
 
 _SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 _MOST_BUDGETS = 64
-"""Most values of the ``budget`` label: with probes at positions that depend on the trace, the
-number of budgets is unlimited."""
+"""Limit on the values of the ``budget`` label: if positions depend on the trace, the number of
+budgets is unlimited."""
 
 
 @dataclass
 class RequestRecord:
-    """Figures of one request, filled in while it is answered."""
+    """Figures of a request, filled in while it is answered."""
 
     id: str
     route: Route = "passthrough"
     reason: str = ""
-    """Why it was covered or not; one of a fixed set of words."""
+    """Why it was covered or not, in fixed words."""
     status: int = 0
-    """0 if the client disconnected before there was one."""
+    """0 if the client disconnected before one was sent."""
     error: str = ""
     """Class name of an error; ``client-gone`` after a disconnect."""
     digest: str = ""
@@ -53,28 +53,28 @@ class RequestRecord:
     upstream: int | None = None
     """Number of the upstream that answered, from 0 in the order given."""
     budget: int | None = None
-    """Thinking tokens at which the policy stopped it, or in shadow mode would have."""
+    """Thinking tokens at which the policy stopped it (in shadow mode, would have)."""
     rung: str = ""
-    """The rung whose reply was served, or in shadow mode would have been."""
+    """The rung whose reply was served (in shadow mode, would have been)."""
     probes: int = 0
     failed_probes: int = 0
     prompt_tokens: int = 0
-    """Tokens of the rendered prompt; what probes read again does not count."""
+    """Tokens of the rendered prompt, without those that probes read again."""
     cached_tokens: int | None = None
     """Prompt tokens found in the prefix cache; None if unknown."""
     reasoning_tokens: int = 0
-    """Thinking tokens that were shown."""
+    """Thinking tokens shown."""
     think_tokens: int = 0
-    """Thinking tokens that were decoded."""
+    """Thinking tokens decoded."""
     probe_tokens: int = 0
     visible_tokens: int = 0
-    """Tokens decoded for the visible answer, with closer and end token."""
+    """Tokens decoded for the visible answer, including closer and end token."""
     discarded_tokens: int = 0
     """Thinking tokens decoded but not shown, without those of probes; with a ladder, the tokens of
-    replies that were climbed past."""
+    the replies climbed past."""
     queue_seconds: float = 0.0
     own_seconds: float = 0.0
-    """From the request's arrival until a server is first asked, without the queue."""
+    """From the request's arrival until a server is asked, without the queue."""
     ttft_seconds: float | None = None
     """To the first byte of the body; None if none was sent."""
     e2e_seconds: float = 0.0
@@ -86,7 +86,7 @@ class RequestRecord:
         return thought + self.probe_tokens + self.visible_tokens
 
     def header(self, rung: str = "") -> tuple[bytes, bytes]:
-        """Return `POLICY_HEADER` and its value, which names the rung of a ladder that answered."""
+        """Return `POLICY_HEADER` and its value, which names the `rung` that answered, if any."""
         value = f"{self.route}; reason={self.reason}; digest={self.digest or 'none'}"
         value += f"; rung={rung}" if rung else ""
         return POLICY_HEADER.lower().encode(), value.encode()
@@ -201,13 +201,13 @@ class Metrics:
         return str(budget) if budget in self._budgets else "other"
 
     def text(self) -> tuple[bytes, str]:
-        """Return the body and the content type of ``/metrics``."""
+        """Return body and content type of ``/metrics``."""
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
 
 
 @dataclass(frozen=True)
 class Log:
-    """The gateway's log: one JSON object a line."""
+    """The gateway's log: one JSON object per line."""
 
     to: TextIO
 

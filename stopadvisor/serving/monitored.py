@@ -20,21 +20,21 @@ class Watch:
     """The tests of one loss."""
 
     watch: str
-    """`differs`, or the loss of the certificate, which needs gold."""
+    """`differs`, or the certificate's loss, which needs gold."""
     limit: float
-    """The limit of this risk."""
+    """The limit on this risk."""
     is_promise: bool
     """False for an early warning."""
     e_value: float
     """Evidence that the risk exceeds its limit; an alarm at 1 / delta."""
     delta: float
-    """Largest probability of ever raising this alarm falsely."""
+    """Limit on the probability of ever raising this alarm falsely."""
     detector: float
     """Evidence of a recent change; an alarm at `change`."""
     change: float
-    """Least mean number of requests to a false alarm of this detector."""
+    """Lower limit on the mean number of requests to a false alarm of this detector."""
     upper: float | None
-    """Upper limit of this risk if it is constant; open audits count as losses.  Null before the
+    """Upper limit on this risk if it is constant; open audits count as losses.  Null before the
     first audit of a stopped request."""
 
 
@@ -45,15 +45,15 @@ class AlarmDelay:
     times: int
     """The true risk, as a multiple of the promise's limit."""
     requests: float | None
-    """Median number of requests until the alarm, if every audit that differs gets the gold that
-    the promise needs; null if the alarm may never come."""
+    """Median number of requests until the alarm, if every differing audit gets the gold that the
+    promise needs; null if the alarm may never come."""
     undropped: float | None
     """The same if no audits were shed."""
 
 
 @dataclass(frozen=True)
 class MonitoredPromise:
-    """Whether live traffic keeps a promise, and the figures behind that."""
+    """Whether live traffic keeps a promise, with the figures."""
 
     digest: str
     """The policy's digest."""
@@ -64,7 +64,7 @@ class MonitoredPromise:
     alarm: Alarm | None
     """The most severe alarm that is on; null if none is."""
     alarms: tuple[Alarm, ...]
-    """All alarms that are on, the most severe first."""
+    """All alarms that are on, most severe first."""
     resets: int
     """How often the alarms were reset; each reset started new tests."""
     watched: tuple[Watch, ...]
@@ -72,15 +72,15 @@ class MonitoredPromise:
     replicas: int
     """Number of logs merged into one stream; each server tests only its own log."""
     delta: float
-    """Largest probability of ever raising a false promise alarm or early warning in a stream."""
+    """Limit on the probability of ever raising a false promise alarm or early warning."""
     change: float
-    """Least mean number of requests to a false alarm of change in a stream."""
+    """Lower limit on the mean number of requests to a false alarm of change."""
     share: float
     """Share of requests that are audited."""
     requests: int
     """Covered requests."""
     stopped: int
-    """Covered requests that were stopped early."""
+    """Covered requests stopped early."""
     audits: int
     """Requests picked for an audit, stopped or not."""
     resolved: int
@@ -96,7 +96,7 @@ class MonitoredPromise:
     gold_losses: int
     """Sum of their losses."""
     upper: float | None
-    """Upper limit of the share of differing replies, if that is constant."""
+    """Upper limit on the share of differing replies, if that is constant."""
     delay: tuple[AlarmDelay, ...]
     """How soon a broken promise raises the alarm at this audit share."""
     dropped_share: float
@@ -104,25 +104,25 @@ class MonitoredPromise:
     decoded_tokens: int
     """Tokens decoded for all requests."""
     audit_tokens: int
-    """Tokens decoded for audits, in addition."""
+    """Further tokens decoded for audits."""
     saved_tokens: float | None
-    """Tokens saved by stopping, estimated by what audits decode, and too high for a gateway, whose
-    audits think from the start; null without a result."""
+    """Tokens saved by stopping, estimated from those that audits decode; too high for a gateway,
+    whose audits think from the start.  Null without a result."""
     drift: Mapping[str, float]
     """Evidence that a feature of the traffic has changed; says nothing about risk."""
     drifted: Mapping[str, int]
-    """Features that have changed, with the request at which that was detected."""
+    """Features that have changed, and the request at which that was detected."""
     drift_delta: float
-    """Largest probability of ever reporting drift falsely, over all features together."""
+    """Limit on the probability of ever reporting drift falsely, over all features together."""
     remarks: tuple[str, ...]
-    """What the reader should know."""
+    """Notes for the reader."""
 
 
 _COUNTS = (
     *("requests", "stopped", "audits", "resolved", "differing", "shed", "gold", "gold_losses"),
     *("resets", "audit_tokens"),
 )
-"""Fields that have the same names as the monitor's counts."""
+"""Fields named like the monitor's counts."""
 
 
 def monitored(
@@ -173,10 +173,7 @@ def monitored(
 
 
 def _delays(monitor: PromiseMonitor, gained: float) -> tuple[AlarmDelay, ...]:
-    """Return how many requests the promise alarm takes at two and three times its limit.
-
-    Where the promise needs gold, this assumes that every audit that differs gets it.
-    """
+    """Return how many requests the promise alarm takes at two and three times its limit."""
     counts, settings = monitor.counts, monitor.settings
     test = settings.tests()[settings.loss]
     stops = counts["stopped"] / counts["requests"] if counts["requests"] else 1.0

@@ -1,8 +1,8 @@
 """Sequential tests of whether live traffic still keeps a certified promise.
 
 There are three alarms.  *Promise*: the certified loss is above its limit.  *Early warning*: more
-replies differ from full thinking than at calibration, which the promise may survive.  *Change*: a
-loss has recently risen above its limit, according to a detector with a known false-alarm rate.
+replies differ from full thinking than at calibration; the promise may still hold.  *Change*: a loss
+has recently risen above its limit, according to a detector with a known false-alarm rate.
 """
 
 from __future__ import annotations
@@ -32,46 +32,45 @@ MEANINGS: Mapping[AlarmKind, str] = {
     "the promise may still hold",
     "change": "a loss seems to have risen above its limit lately",
 }
-"""Meaning of each alarm."""
 
 DRIFT_DELTA = 0.01
-"""Largest probability of ever reporting drift falsely, over all features together."""
+"""Limit on the probability of ever reporting drift falsely, over all features together."""
 CHANGE = 1e6
-"""Least mean number of requests to a false alarm of change, for each server."""
+"""Lower limit on the mean number of requests to a false alarm of change, for each server."""
 WATCHED: tuple[str, ...] = ("stop", "prompt_tokens", "first_logprob")
-"""Fields of request records that are compared with calibration."""
+"""Fields of request records to compare with calibration."""
 
 
 @dataclass(frozen=True)
 class WatchSettings:
-    """Settings of the tests; fixed before the first request, and written into each log."""
+    """Settings of the tests, fixed before the first request and written into each log."""
 
     digest: str
     """The policy's digest."""
     loss: str
     """The certified loss: `lost`, `differs` or `drop`."""
     alpha: float
-    """The certified limit of this loss."""
+    """The certified limit on this loss."""
     differs_limit: float
-    """Share of replies that may differ before there is an early warning: the rule's upper limit at
+    """Share of replies that may differ before the early warning: the rule's upper limit at
     calibration.  Equals alpha if the loss is `differs`."""
     delta: float
-    """Largest probability of ever raising a false promise alarm or early warning."""
+    """Limit on the probability of ever raising a false promise alarm or early warning."""
     share: float
     """Share of requests that are audited."""
     change: float
-    """Least mean number of requests to a false alarm of change; `CHANGE`."""
+    """Lower limit on the mean number of requests to a false alarm of change; `CHANGE`."""
 
     @property
     def needs_gold(self) -> bool:
-        """Whether the promise is tested on gold, and differing replies are an early warning."""
+        """Whether gold tests the promise, and differing replies are an early warning."""
         return self.loss != "differs"
 
     def tests(self) -> dict[str, AuditTest]:
         """Return the tests by loss: `differs`, and the certified loss if that needs gold.
 
         Two tests share delta, and each of two change detectors takes twice as long to a false
-        alarm, so that the rates hold for the policy as a whole.
+        alarm, so that the rates hold for the whole policy.
         """
         losses = ("differs", self.loss) if self.needs_gold else ("differs",)
         limits = {"differs": self.differs_limit, self.loss: self.alpha}
@@ -114,7 +113,7 @@ def watch_settings(policy: Policy, *, share: float) -> WatchSettings:
 
 
 def drift_reference(policy: Policy) -> Mapping[str, Sequence[float]]:
-    """Return the calibration questions' values of `WATCHED` features, as far as known."""
+    """Return the known values of `WATCHED` features on the calibration questions."""
     served = policy.terms.served
     features = {name: getattr(served, name, None) for name in WATCHED}
     return {name: values for name, values in features.items() if values}
@@ -128,7 +127,7 @@ class Alarm:
     """An alarm that was raised."""
 
     watch: str
-    """The loss that raised it: `differs`, or that of the certificate."""
+    """The loss that raised it: `differs`, or the certificate's."""
     kind: AlarmKind
     """The promise, an early warning, or a change."""
     request: int
@@ -152,14 +151,9 @@ _COUNTS = (
 class PromiseMonitor:
     """Tests a promise on the records of an audit log.
 
-    A server applies the records that it writes, `stopadvisor monitor` those that it reads: the same
-    records give the same figures to the last digit.
-
-    Parameters
-    ----------
-    settings : WatchSettings
-    reference : mapping of str to sequence of float
-        Values of `WATCHED` features on calibration questions; missing ones are not watched.
+    A server applies the records that it writes, `stopadvisor monitor` those that it reads; the
+    figures agree to the last digit.  `reference` has the values of `WATCHED` features on the
+    calibration questions; missing ones are not watched.
     """
 
     def __init__(
@@ -173,19 +167,16 @@ class PromiseMonitor:
             if name in WATCHED and len(values)
         }
         self.drifted: dict[str, int] = {}
-        """By feature: the request at which drift was first detected."""
+        """By feature, the request at which drift was first detected."""
         self.alarms: dict[AlarmKind, Alarm] = {}
-        """The first alarm of each kind since the last reset."""
+        """First alarm of each kind since the last reset."""
         self.counts = dict.fromkeys(_COUNTS, 0)
         self._time = 0.0
 
     # --- Records ----------------------------------------------------------------------------------
 
     def apply(self, record: Mapping[str, Any], source: str = "") -> None:
-        """Apply one record of the log.
-
-        The `source`, which contains no slash, tells apart the ids of several servers.
-        """
+        """Apply one record; `source`, without a slash, keeps several servers' ids apart."""
         kind, key = record["kind"], f"{source}/{record.get('id', '')}"
         if kind == "shed":
             self.counts["shed"] += 1
@@ -204,7 +195,7 @@ class PromiseMonitor:
         time = record.get("t", 0.0)
         if time > self._time:
             self._time = float(time)
-        self._look()
+        self._raise_alarms()
 
     def _request(self, record: Mapping[str, Any], key: str) -> None:
         counts, share, stopped = self.counts, record.get("share"), record["stop"] is not None
@@ -224,7 +215,7 @@ class PromiseMonitor:
             self._watch_drift(record, key)
 
     def _watch_drift(self, record: Mapping[str, Any], key: str) -> None:
-        # Ties are broken independently of all values, and the same on every replay.
+        # Breaks ties independently of all values, and the same on every replay.
         tie = zlib.crc32(key.encode()) / 2**32
         limit = len(self.drift) / DRIFT_DELTA
         for name, test in self.drift.items():
@@ -253,7 +244,7 @@ class PromiseMonitor:
     def settle(self, gold: Mapping[str, tuple[bool, bool]]) -> None:
         """Apply late gold, all at once, so that its order does not matter.
 
-        `gold` says by request id whether the reply is right and whether full thinking is.  It is
+        By request id, `gold` says whether the reply is right and whether full thinking is.  It is
         ignored if the promise needs none.
         """
         process = self.processes[self.settings.loss]
@@ -266,9 +257,9 @@ class PromiseMonitor:
                 process.resolve(key, loss)
                 self.counts["gold"] += 1
                 self.counts["gold_losses"] += loss
-        self._look()
+        self._raise_alarms()
 
-    def _look(self) -> None:
+    def _raise_alarms(self) -> None:
         for name, process in self.processes.items():
             kind: AlarmKind = "promise" if name == self.settings.loss else "early-warning"
             for rings, of_kind in ((process.is_broken, kind), (process.has_changed, "change")):
@@ -285,10 +276,10 @@ class PromiseMonitor:
         return self.counts["shed"] / ended if ended else 0.0
 
     def upper_limit(self, watch: str = "differs") -> float | None:
-        """Upper limit of the risk of loss `watch`, assuming that it is constant.
+        """Upper limit on the risk of loss `watch`, assuming that it is constant.
 
-        Audits without a result, or without the gold that the loss needs, count as losses.  None
-        before the first audit of a stopped request.
+        Audits without a result, or without gold that the loss needs, count as losses.  None before
+        the first audit of a stopped request.
         """
         if not self.counts["audited_stops"]:
             return None
@@ -308,13 +299,7 @@ class PromiseMonitor:
 
     @classmethod
     def restore(cls, settings: WatchSettings, state: Mapping[str, Any]) -> PromiseMonitor:
-        """Rebuild a monitor from its `state`.
-
-        Raises
-        ------
-        PolicyError
-            The state is damaged.
-        """
+        """Rebuild a monitor from its `state`; raises `PolicyError` if that is damaged."""
         monitor = cls(settings)
         try:
             monitor.processes = {
@@ -345,7 +330,7 @@ class PromiseMonitor:
         if not sound:
             raise PolicyError("the log's header holds no state: a number is out of range")
         if monitor.counts["requests"]:
-            monitor._look()  # the evidence counts, whatever the saved alarms say
+            monitor._raise_alarms()  # the evidence counts, not the saved alarms
         return monitor
 
     @classmethod
@@ -355,10 +340,10 @@ class PromiseMonitor:
         states: Sequence[Mapping[str, Any]],
         reference: Mapping[str, Sequence[float]] | None,
     ) -> PromiseMonitor:
-        """Combine the states of several servers at the beginning of their logs into one monitor.
+        """Combine the states in which several servers' logs begin into one monitor.
 
-        Audits open at that point are given up, drift detection starts there, and an alarm of one
-        server is an alarm of all.
+        Open audits are given up, drift detection starts over, and one server's alarm counts for
+        all.
         """
         if len(states) == 1:
             return cls.restore(settings, states[0])

@@ -30,7 +30,7 @@ Send = Callable[[Message], Awaitable[None]]
 
 STREAM = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
 KEEP_ALIVE = b": keep-alive\n\n"
-"""A comment that keeps a stream's connection open while tokens are held back."""
+"""A comment that keeps a connection open while tokens are held back."""
 KEEP_ALIVE_SECONDS = 15.0
 DONE = b"data: [DONE]\n\n"
 
@@ -38,7 +38,7 @@ Finish = Literal["stop", "length"]
 
 
 class SlowReader(Exception):
-    """The client did not read a part of its reply in time."""
+    """The client did not read part of its reply in time."""
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Sender:
     began: float
     """When the request came, by `time.perf_counter`."""
     rung: str = ""
-    """The rung of a ladder that answers, for the header."""
+    """For the header, the rung of a ladder that answers."""
     begun: bool = False
     """Whether the status has been sent."""
 
@@ -81,10 +81,7 @@ class Sender:
 
 
 def forced_content(cue: str, answer: str) -> str:
-    """Return the content of a stopped reply: the cue followed by the forced answer.
-
-    It reads like the visible answer that the model would have written.
-    """
+    """Return a stopped reply's content: cue and forced answer, which read like a visible one."""
     return (cue_text(cue) + answer).strip()
 
 
@@ -92,9 +89,8 @@ def forced_content(cue: str, answer: str) -> str:
 class TextStream:
     """Decodes tokens piece by piece into the text that decoding all of them at once would give.
 
-    A character may span several tokens, and a tokenizer may decode a token differently at the start
-    of a text.  So each piece is decoded together with the one before it, and an incomplete
-    character is held back.
+    A character may span several tokens, and a token may decode differently at the start of a text.
+    So each piece is decoded along with the one before it, and an incomplete character is held back.
     """
 
     decode: Callable[[Sequence[int]], str]
@@ -117,7 +113,7 @@ class TextStream:
 
 @dataclass(frozen=True)
 class ChatReply:
-    """Builds the body or the chunks of one reply, all with the same id and time.
+    """Builds the body or the chunks of a reply, all with the same id and time.
 
     Thinking is sent as ``reasoning`` and, for older clients, as ``reasoning_content``.
     """
@@ -174,7 +170,7 @@ def _reasoning(text: str) -> dict[str, str]:
 
 
 def _event(data: Mapping[str, Any]) -> bytes:
-    # Escaped to ASCII, as a lone surrogate cannot be encoded.
+    # Escaped to ASCII: a lone surrogate cannot be encoded.
     return b"data: " + json.dumps(data, separators=(",", ":")).encode() + b"\n\n"
 
 
@@ -185,8 +181,8 @@ def _event(data: Mapping[str, Any]) -> bytes:
 class Responder:
     """Sends the reply of a live request, as its `live.Observer`.
 
-    An error before the first byte is raised, so that another server can answer; after the first
-    byte it ends the stream with an error event.
+    Raises an error before the first byte, so that another server can answer; after it, ends the
+    stream with an error event.
     """
 
     covered: CoveredRequest
@@ -195,7 +191,7 @@ class Responder:
     send: Sender
     metrics: Metrics
     between: float | None = None
-    """Seconds that the client may take to read a piece of the stream."""
+    """Seconds in which the client must read a piece of the stream."""
     shows_cached: bool = False
     """Report cached prompt tokens in usage."""
     _out: bytearray = field(default_factory=bytearray)
@@ -207,14 +203,10 @@ class Responder:
         self._thinking, self._visible = TextStream(decode), TextStream(decode)
 
     async def run(self, live: LiveRequest) -> LiveAnswer:
-        """Answer the request and record what it took.
+        """Answer the request and record its figures.
 
-        Raises
-        ------
-        SlowReader
-            The client stops reading.
-        Exception
-            Any error of `live.answer`; if the stream has begun, the client is told first.
+        Raises `SlowReader` if the client stops reading, or any error of `live.answer`; if the
+        stream has begun, the client is told first.
         """
         if not self.covered.stream:
             answered = await self._answered(live)
@@ -233,7 +225,7 @@ class Responder:
     async def _answered(self, live: LiveRequest) -> LiveAnswer:
         try:
             answered = await live.answer()
-        except BaseException:  # left by its client, or failed: what was decoded counts
+        except BaseException:  # the client left, or it failed: decoded tokens count
             record, trace = self.send.record, live.trace
             record.think_tokens, record.probe_tokens = len(trace.ids), trace.probe_tokens
             raise
@@ -307,7 +299,7 @@ class Responder:
         await self.send.json(200, self.chat_reply.body(reasoning, content, finish, usage))
 
     async def _piece(self, piece: bytes, *, last: bool = False) -> None:
-        """Send a piece of the stream; raise `SlowReader` if the client does not read it in time."""
+        """Send a piece of the stream, or raise `SlowReader`."""
         try:
             async with asyncio.timeout(self.between):
                 if not self.send.begun:
@@ -335,7 +327,7 @@ class Responder:
         return "stop" if ended else "length", self.backend.stops.visible_text(ids)
 
     def _note(self, answered: LiveAnswer) -> None:
-        """Record all tokens that were decoded for the request."""
+        """Record all tokens decoded for the request."""
         trace, record, stop = answered.trace, self.send.record, answered.stop
         shown = answered.thinking
         if stop is None:  # the visible answer is part of the trace
@@ -354,7 +346,7 @@ class Responder:
             record.cached_tokens = trace.cached_tokens
 
     def audited(self, answered: LiveAnswer, policy: Policy) -> AuditedReply:
-        """Return the reply as the auditor logs it and compares it with full thinking."""
+        """Return the reply for the auditor, which logs it and compares it with full thinking."""
         record, task, stop = self.send.record, self.covered.request.task, answered.stop
         answer: str | None
         if answered.forced is not None:
@@ -381,13 +373,7 @@ class Gone(Exception):
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
-    """Do the work for a client whose request has been read; cancel it on disconnect.
-
-    Raises
-    ------
-    Gone
-        The client has disconnected.
-    """
+    """Do the work for a client whose request has been read; if it disconnects, raise `Gone`."""
 
     async def until_gone() -> None:
         while (await receive())["type"] != "http.disconnect":

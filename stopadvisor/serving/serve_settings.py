@@ -1,4 +1,4 @@
-"""Settings that plugin and gateway share, and the policies that they name."""
+"""Settings that plugin and gateway share, and the policies they name."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class AuditSettings:
     share: float
     """Share of requests to audit, in (0, 1]."""
     folder: Path
-    """Folder of the log; no two servers share one."""
+    """Folder of the log, one per server."""
     on_alarm: AlarmAction = "log"
     at_once: int = 2
     """Concurrent audits; more are shed, and counted."""
@@ -58,9 +58,9 @@ class ServeSettings:
     policy: Path
     """A policy file, or a folder with one policy for each served model and task."""
     shadow: bool = False
-    """Probe and judge, never stop, and count what would have been stopped."""
+    """Probe and judge, but only count the stops."""
     any_text: bool = False
-    """Cover requests without the policy's prompt template around the question."""
+    """Do not require the policy's prompt template around the question."""
     require_signature: tuple[Path, ...] = ()
     """Public keys, one of which must have signed each policy."""
     audit: AuditSettings | None = None
@@ -74,15 +74,15 @@ class Timeouts:
     first: float = 120.0
     """For the first piece of a stream."""
     between: float = 60.0
-    """Between two pieces of a stream or of a request's body, and for a client to read a piece."""
+    """Between two pieces of a stream or of a request's body, and for a client to read one."""
     total: float = 600.0
-    """For a whole reply, without the time in the queue, and for a whole request body."""
+    """For a whole reply, not counting the queue, and for a whole request body."""
     probe: float = 10.0
-    """For a forced answer; thinking goes on without it."""
+    """For a forced answer; after that, thinking goes on without it."""
 
     @property
     def opening(self) -> float:
-        """For each answer of an upstream that is checked."""
+        """For each answer while an upstream is checked."""
         return min(self.first, self.total)
 
 
@@ -99,16 +99,16 @@ class GatewaySettings(ServeSettings):
     api_key_env: str | None = None
     """Environment variable with the upstreams' key; None forwards each client's own."""
     model: str | None = None
-    """Served model name, if it differs from the policy's; requires a single policy."""
+    """Served model name, if it differs from the policy's; needs a single policy."""
     tokenizer: str | None = None
     concurrency: int = 512
     """Concurrent requests."""
     grace: float = 30.0
-    """Seconds that open requests have to finish after SIGTERM."""
+    """Seconds in which open requests must finish after SIGTERM."""
     retry_timeout: float = 300.0
     """Seconds to wait for an upstream at start."""
     check_every: float = 10.0
-    """Seconds between two looks at an upstream's list of models."""
+    """Seconds between looks at an upstream's list of models."""
     timeouts: Timeouts = field(default_factory=Timeouts)
 
 
@@ -147,7 +147,7 @@ def check_tasks(policies: Sequence[tuple[Path, Policy]], model: str) -> None:
 
 
 def for_task(policies: Sequence[ServedT], task: str | None) -> ServedT | None:
-    """Choose among a model's policies by a request's task; a single policy is always chosen."""
+    """Choose among a model's policies by a request's task; always choose a single one."""
     if len(policies) == 1:
         return policies[0]
     return next((served for served in policies if served.policy.terms.task == task), None)

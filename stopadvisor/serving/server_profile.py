@@ -1,6 +1,6 @@
-"""Measure what requests and tokens cost in seconds at a server's chat endpoint.
+"""Measure how many seconds requests and tokens cost at a server's chat endpoint.
 
-The requests allow so few tokens that no policy covers them: the server itself is measured.
+The requests allow too few tokens for any policy to cover them: this measures the server itself.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 __all__ = ["measure_server", "profile_server"]
 
 _ROUNDS = 3
-"""Rounds over all batch sizes, so that other load on the machine slows all of them alike."""
+"""Rounds over all batch sizes, so that other load on the machine slows all alike."""
 _SHORT, _LONGEST = 32, 1024
 """Approximate lengths of prompts in tokens."""
 _DECODE = 64
-"""Most tokens of an answer in requests that decode."""
+"""Limit on an answer's tokens in requests that decode."""
 _TRIPS = 5
 _WORDS = "The quick brown fox jumps over 13 lazy dogs: 24 + 57 = 81, is it not? (6, 8, 90)"
 """Prompts are these words in random order."""
@@ -44,7 +44,7 @@ def measure_server(
     api_key_env: str | None = None,
     request_timeout: float = 600.0,
 ) -> ServingProfile:
-    """Measure what requests and tokens cost at a server; `engine` names it in the profile.
+    """Measure the seconds of requests and tokens at a server; `engine` names it in the profile.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def measure_server(
 async def profile_server(
     client: Client, batches: Sequence[int], progress: Progress, *, engine: str
 ) -> ServingProfile:
-    """Measure the server of an open client; raises as `measure_server` does."""
+    """Measure the server of an open client; raises as `measure_server`."""
     from stopadvisor.engines.openai.endpoint import find_model
 
     context = (await find_model(client, 0)).context or 4 * _LONGEST
@@ -82,8 +82,7 @@ async def profile_server(
     measurements = await work.measure(batches, min(_LONGEST, context // 2), progress)
     if not any(m.cached for m in measurements):
         progress.remark(
-            "the server does not say what it takes from its cache: a token that is read again "
-            "counts as one read for the first time"
+            "the server does not report cached tokens: a token read again counts as a new one"
         )
     return fit_costs(
         measurements,
@@ -104,7 +103,7 @@ class _Work:
 
     client: Client
     rng: np.random.Generator = field(default_factory=np.random.default_rng)
-    """Unseeded, because the server may have cached the prompts of an earlier measurement."""
+    """Unseeded: the server may have cached the prompts of an earlier measurement."""
     _tokens_per_word: float = 1.0
 
     async def measure(
@@ -117,7 +116,7 @@ class _Work:
         progress.begin("work", _ROUNDS * len(batches))
         measurements: list[Measurement] = []
         for batch in list(batches) * _ROUNDS:
-            # Long prompts are sent twice; several per slot, so that few slots idle at the end.
+            # Long prompts are sent twice.  Several per slot, so that few slots idle at the end.
             new = [self._prompt(longest) for _ in range(2 * batch)]
             short, many = ([self._prompt(_SHORT) for _ in range(4 * batch)] for _ in range(2))
             pieces = [(short, 1), (new, 1), (new, 1), (many, _DECODE)]
@@ -136,7 +135,6 @@ class _Work:
         return self._text(max(1, int(tokens / self._tokens_per_word)))
 
     def _text(self, words: int) -> str:
-        """Return words in random order."""
         return " ".join(self.rng.choice(_WORDS.split(), words))
 
     async def _ask(self, text: str, tokens: int) -> Measurement:

@@ -158,7 +158,7 @@ def test_a_folder_that_does_not_fit_is_refused_before_its_weights_are_read(
         ),
         pytest.param({"model_type": "rwkv"}, "has recurrent layers", id="recurrent"),
         pytest.param({"model_type": "mamba"}, "of kind 'linear_attention'", id="state space"),
-        pytest.param({"model_type": "gpt_oss"}, "has attention of its own", id="sinks"),
+        pytest.param({"model_type": "gpt_oss"}, "has custom attention", id="sinks"),
         pytest.param({"model_type": "t5"}, "is an encoder-decoder model", id="encoder-decoder"),
         pytest.param({"model_type": "vit"}, "not a causal language model", id="no language model"),
         pytest.param({"model_type": "never_heard"}, "cannot load the configuration", id="unknown"),

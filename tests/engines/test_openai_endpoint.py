@@ -39,10 +39,7 @@ def found_at(
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "takes text": ({"refuses": lambda body: 400}, "probed (completions on token ids: http"),
     "takes none": ({"refuses": lambda body: 501}, "probed (completions on token ids: http"),
-    "returns text": (
-        {"returns_ids": False},
-        "probed (completions return text alone, no token ids)",
-    ),
+    "returns text": ({"returns_ids": False}, "probed (completions return only text, no token ids)"),
     "no credit": ({"refuses": lambda body: 402}, "refuses the request: 402"),
     "no key": ({"key": "k"}, "does not accept a request without a key (401 unauthorized)"),
     "another model": ({"model": "x"}, "not serve the model 'tiny-reasoner'; it serves 'x'"),

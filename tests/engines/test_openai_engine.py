@@ -14,7 +14,7 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 
 from stopadvisor.engines.openai import open_servers
-from stopadvisor.engines.openai.each import asked_each
+from stopadvisor.engines.openai.each import ask_each
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.ground.constants import CUES
 from stopadvisor.ground.errors import EngineError, ModelError
@@ -274,7 +274,7 @@ def test_a_consumer_that_waits_holds_the_work_up() -> None:
             await anyio.lowlevel.checkpoint()
 
     with fake_server() as server, engine_at(server) as engine:
-        results = asked_each(engine.portal, range(200), ask, 4)
+        results = ask_each(engine.portal, range(200), ask, 4)
         next(results)
         engine.portal.call(pass_by)
         assert len(asked) == 8  # four that are asked, and as many results that nobody took
@@ -291,7 +291,7 @@ def test_what_is_asked_at_once_begins_in_one_turn() -> None:
         return len(asked)
 
     with start_blocking_portal() as portal:
-        assert list(dict(asked_each(portal, range(4), ask, 4)).values()) == [4] * 4
+        assert list(dict(ask_each(portal, range(4), ask, 4)).values()) == [4] * 4
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from stopadvisor.policy.requests import Reply
 from stopadvisor.serving import answering
 from stopadvisor.serving.answer_file import AnswerFile, AnswerRecord, FullAnswer
 from stopadvisor.serving.answer_summary import AnswerSummary, MeanTokens
-from stopadvisor.serving.answering import AnswerSettings, _compared, _gradable, answer_workload
+from stopadvisor.serving.answering import AnswerSettings, _compare, _gradable, answer_workload
 from stopadvisor.stats.intervals import exact_interval
 from stopadvisor.workload.questions import Question
 from tests.engines.fake_server import FakeServer, fake_server
@@ -379,7 +379,7 @@ def test_a_comparison_counts_what_was_stopped_and_what_has_two_grades() -> None:
         both(True, "", "", None, None, "stop"),
         both(True, "7", "7", True, None, "length"),
     ]
-    found = _compared([*lines, replace(lines[1], full=None)])
+    found = _compare([*lines, replace(lines[1], full=None)])
     assert (found.questions, found.differing, found.differing_share) == (5, 3, 0.6)
     assert (found.labelled, found.correct, found.full_correct, found.lost) == (2, 1, 2, 1)
     assert (found.accuracy, found.full_accuracy, found.risk) == (0.5, 1.0, 0.5)
@@ -388,4 +388,4 @@ def test_a_comparison_counts_what_was_stopped_and_what_has_two_grades() -> None:
     assert found.think_saving_pct == pytest.approx(60.0)
     assert lines[0].full is not None
     nothing = replace(lines[0], think_tokens=0, full=replace(lines[0].full, think_tokens=0))
-    assert _compared([nothing]).think_saving_pct == 0.0
+    assert _compare([nothing]).think_saving_pct == 0.0

@@ -97,7 +97,7 @@ def test_what_was_deleted_stays_counted(tmp_path: Path) -> None:
     assert json.loads(series[0].read_text().splitlines()[0])["state"]["requests" and "counts"]
     monitor, remarks = replay([series])
     assert figures(monitor) == figures(log.monitor)
-    assert remarks == ("1 of 1 logs begin later than their replica did",)
+    assert remarks == ("1 of 1 logs begin later than their server did",)
 
 
 def test_an_audit_that_began_in_a_deleted_file_goes_on(tmp_path: Path) -> None:

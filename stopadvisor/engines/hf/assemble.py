@@ -36,7 +36,7 @@ def assemble(
     dtype: str | None,
     chat_options: Mapping[str, Any],
 ) -> HfEngine:
-    """Check a model, then load it from the Hub or its `folder`; raises as `load_engine`."""
+    """Check a model, then load it from its `folder` or the Hub; raises as `load_engine`."""
     with quiet(bars=folder is None):
         with _loading(model, "configuration"):
             config = AutoConfig.from_pretrained(model, trust_remote_code=False)
@@ -103,7 +103,7 @@ def assemble(
 
 
 def _check_layers(model: str, config: Any) -> tuple[int | None, bool]:
-    """Refuse layers that cannot be branched; return the window and whether all layers have it."""
+    """Refuse layers that cannot branch; return the window and whether all layers have it."""
     if getattr(config, "is_encoder_decoder", False):
         raise ModelError(f"{model} is an encoder-decoder model; a decoder-only model is required")
     causal = AutoModelForCausalLM._model_mapping
@@ -126,8 +126,8 @@ def _check_layers(model: str, config: Any) -> tuple[int | None, bool]:
         and getattr(architecture, "_supports_attention_backend", False)
     ):
         raise ModelError(
-            f"{model} ({config.model_type}) has attention of its own, which cannot be run over a "
-            "kept cache here; use another model"
+            f"{model} ({config.model_type}) has custom attention, which cannot run over a kept "
+            "cache here; use another model"
         )
     window = getattr(text, "sliding_window", None)
     if kinds is None:
@@ -161,7 +161,7 @@ def _device(device: str) -> torch.device:
 
 
 def _dtype(config: Any, target: torch.device, dtype: str | None) -> torch.dtype:
-    """Return `dtype` if given, else the model's own on a GPU and float32 on a CPU."""
+    """Return `dtype`; if None, the model's own on a GPU and float32 on a CPU."""
     if dtype is not None:
         chosen = getattr(torch, dtype)
         assert isinstance(chosen, torch.dtype)
@@ -194,7 +194,6 @@ def _check_fits(
 
 
 def _quantisation(config: Any) -> dict[str, Any] | None:
-    """Return the configuration's ``quantization_config``; None without one."""
     value = config.to_dict().get("quantization_config")
     return value if isinstance(value, dict) else None
 
@@ -208,7 +207,7 @@ def _loading(model: str, part: str) -> Iterator[None]:
         raise
     except torch.OutOfMemoryError as error:
         raise ModelError(f"{model} does not fit: {first_line(error)}") from error
-    except Exception as error:  # the hub, its client and the parsers raise many
+    except Exception as error:  # the Hub's client and the parsers raise many kinds
         raise ModelError(
             f"cannot load the {part} of model {model!r}: {first_line(error)}"
         ) from error

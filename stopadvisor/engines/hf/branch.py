@@ -2,8 +2,8 @@
 
 A branch attends to its trace up to its budget and to its own closer, cue and answer, not to other
 branches; the prefix is neither copied nor recomputed.  Each step appends one column per branch slot
-after the prefix, and the mask assigns columns to slots.  Slots are compacted once half of their
-answers are over.  Hundreds of branches of one trace are decoded in chunks to limit memory.
+after the prefix, and the mask assigns columns to slots.  Slots are compacted once half of the
+answers are finished.  Hundreds of branches of one trace are decoded in chunks to limit memory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 MOST_AT_ONCE = 32
-"""Branches of one trace decoded together; more than a usual grid has."""
+"""Branches of one trace decoded together; a usual grid has fewer."""
 
 _STATISTICS_ELEMENTS = 2**26
 """Logits turned into statistics at once: 256 MB in float32."""
@@ -46,7 +46,7 @@ class Branch:
     row: int
     """Row of the kept cache."""
     tokens: int
-    """Thinking tokens in its prefix."""
+    """Thinking tokens before it."""
 
 
 def probe_branches(
@@ -63,13 +63,13 @@ def probe_branches(
     """Decode a forced answer on every branch, greedily, and leave the kept cache unchanged.
 
     `suffix_ids` (closer and cue, or an open cue alone) follow every prefix; `stops` are the rules
-    for that cue.  With `consume` the cache may be destroyed, and rows whose answers are over free
-    their memory.  The means are over the answer's tokens without the one that ended it (EOS,
-    newline, or the brace that closed the box), unless it is the only one.
+    for that cue.  With `consume` the cache may be destroyed, and finished rows free their memory.
+    Means are over the answer's tokens without the one that ended it (EOS, newline, or the brace
+    that closed the box), unless it is the only one.
 
     The entropy is that of the next-token distribution in nats.  With ``top-k:K`` it is
-    ``-sum(p * log p)`` over the raw probabilities of the K likeliest tokens, as a server that
-    returns K log-probabilities allows; ``tail_mass`` is the mean of ``1 - sum(p)``.
+    ``-sum(p * log p)`` over the raw probabilities of the K likeliest tokens, as from a server that
+    returns K log-probabilities; ``tail_mass`` is the mean of ``1 - sum(p)``.
     """
     if not branches:
         return []
@@ -111,8 +111,8 @@ def probe_in_chunks(
     entropy: str = "full",
     at_once: int = MOST_AT_ONCE,
 ) -> list[ForcedAnswer]:
-    """Do `probe_branches` in chunks of `at_once` branches per row; destroys the cache."""
-    left: dict[int, list[int]] = {}  # by row, its branches not decoded yet
+    """Call `probe_branches` on chunks of `at_once` branches per row; destroys the cache."""
+    left: dict[int, list[int]] = {}  # by row, the branches still to decode
     for number, branch in enumerate(branches):
         left.setdefault(branch.row, []).append(number)
     answers: dict[int, ForcedAnswer] = {}
@@ -151,8 +151,8 @@ def write_on_branches(
 ) -> list[list[int]]:
     """Close the thinking and sample a visible answer on each branch, at most one per row.
 
-    Branches are in the order of their rows.  Returns token ids, including the ending one, and
-    leaves the kept cache unchanged.
+    Branches must be in row order.  Returns token ids, including the ending one, and leaves the kept
+    cache unchanged.
     """
     grid = _Grid(runner, kept, branches, len(closer), cap, consume=False)
     logits = grid.open(closer)
@@ -188,7 +188,7 @@ class _Grid:
             by_row.setdefault(branch.row, []).append(i)
         used = sorted(by_row)
         width = max(map(len, by_row.values()))
-        self.slots = np.full((len(used), width), -1)  # branch in each slot, -1 for none
+        self.slots = np.full((len(used), width), -1)  # branch in each slot, -1 if empty
         for slots, row in zip(self.slots, used, strict=True):
             slots[: len(by_row[row])] = by_row[row]
 
@@ -201,7 +201,7 @@ class _Grid:
             (kept,) = kept.split((np.array(used), kept.cache.columns))
             kept.cache.reserve(room)
         self._cache, pads = kept.cache, kept.pads
-        # An empty slot repeats the row's first branch; what it decodes is not recorded.
+        # An empty slot repeats the row's first branch; its tokens are ignored.
         tokens = np.array([branch.tokens for branch in branches])
         filled = np.where(self.slots < 0, self.slots[:, :1], self.slots)
         seen = torch.from_numpy(kept.start + tokens[filled]).to(pads.device)  # (rows, slots)
@@ -268,13 +268,13 @@ class _Grid:
         """
         self.slots = np.where(active, self.slots, -1)
         rows = np.flatnonzero(active.any(axis=1))
-        # Dropping rows copies the cache: never worth it for a fork, nor to drop a few.
+        # Dropping rows copies the cache: not worth it for a fork, or for a few rows.
         if not self._consume or 4 * len(rows) > 3 * len(active):
             rows = np.arange(len(active))
         width = int(active.sum(axis=1).max())
         if 2 * active.sum() > active.size or len(rows) * width == active.size:
             return tokens
-        # A stable sort moves active slots to the front in their old order.
+        # A stable sort moves active slots to the front and keeps their order.
         order = np.argsort(~active[rows], axis=1, kind="stable")[:, :width]
         self.slots = np.take_along_axis(self.slots[rows], order, axis=1)
         device = tokens.device
@@ -302,7 +302,7 @@ def _statistics(logits: Tensor, top_k: int | None) -> tuple[Tensor, Tensor]:
         best = logprobs.max(dim=-1)
         if top_k is not None:
             logprobs = logprobs.topk(min(top_k, logprobs.shape[-1]), dim=-1).values
-        # A token that cannot occur has log-probability -inf and contributes nothing.
+        # An impossible token has log-probability -inf and adds nothing.
         entropy = -(logprobs.exp() * logprobs.clamp_min(-1e4)).sum(dim=-1)
         tail = torch.zeros_like(entropy) if top_k is None else 1.0 - logprobs.exp().sum(dim=-1)
         tokens.append(best.indices)
@@ -313,8 +313,8 @@ def _statistics(logits: Tensor, top_k: int | None) -> tuple[Tensor, Tensor]:
 def check_branches(runner: Runner, vocabulary: int) -> None:
     """Refuse a model whose branches do not reproduce a plain forward pass.
 
-    Two traces after prompts of different lengths, two branches each; every branch's last logits
-    are compared with those of the same tokens read alone, without cache or mask.
+    Uses two traces after prompts of different lengths, with two branches each.  Compares every
+    branch's last logits with those of the same tokens read alone, without cache or mask.
     """
     ids = [(7 * i + 3) % vocabulary for i in range(14)]
     prompts, thinking, tail = [ids[:3], ids[4:6]], [ids[3:9], ids[6:10]], ids[10:12]
@@ -336,7 +336,7 @@ def check_branches(runner: Runner, vocabulary: int) -> None:
         )
         spread = max(float((plain - plain.mean()).norm()), 1e-12)
         errors.append(float((logits[at] - plain).norm()) / spread)
-    # In half precision a branch may be far off without a fault: another expert was chosen.
+    # In half precision a correct branch may be far off, if another expert was chosen.
     exact = runner.dtype == torch.float32
     error, limit = (max(errors), 1e-3) if exact else (statistics.median(errors), 0.3)
     if not error <= limit:  # also when NaN

@@ -61,12 +61,12 @@ class KeptLayer(DynamicLayer):  # type: ignore[misc]  # transformers ships no us
         self._use(first + key_states.shape[-2])
         for buffer, states in zip(self._buffers, new, strict=True):
             buffer[:rows, :, first : self.used] = states
-            if rows < len(buffer):  # memory as it comes may hold NaN, which no mask hides
+            if rows < len(buffer):  # new memory may hold NaN, which no mask hides
                 buffer[rows:, :, first : self.used] = 0
         return self.keys[:rows], self.values[:rows]
 
     def reserve(self, columns: int, like: tuple[Tensor, ...] | None = None) -> None:
-        """Make room for `columns` more columns, with spare capacity so that growing is rare."""
+        """Make room for `columns` more columns, and some to spare so that growing is rare."""
         needed, old = self.used + columns, self._buffers
         if old and needed <= old[0].shape[-2]:
             return
@@ -82,8 +82,7 @@ class KeptLayer(DynamicLayer):  # type: ignore[misc]  # transformers ships no us
     def fork(self, columns: int) -> KeptLayer:
         """Return a layer that shares the first `columns` columns.
 
-        Both write new columns into the same buffer, so only one of the two may grow while the other
-        is in use.
+        Both write new columns into the same buffer, so only one may grow while the other is in use.
         """
         return KeptLayer(self._buffers, columns)
 
@@ -124,9 +123,9 @@ class KeptCache(Cache):  # type: ignore[misc]  # transformers ships no usable ty
         return cache
 
     def split(self, *parts: tuple[Tensor, int, int]) -> list[KeptCache]:
-        """Move each part (rows, first column, end column) into a cache of its own.
+        """Move each part (rows, first column, end column) into its own cache; leave this one empty.
 
-        Works layer by layer, so only one layer at a time exists twice; leaves this cache empty.
+        Works layer by layer, so only one layer at a time exists twice.
         """
         caches = [KeptCache() for _ in parts]
         while self.layers:
@@ -156,7 +155,7 @@ class Kept:
         return Kept(self.cache, pads, self.start)
 
     def split(self, *parts: tuple[NDArray[np.int64], int]) -> list[Kept]:
-        """Move each part (rows, end column) into its own cache, without padding its rows share."""
+        """Move each part (rows, end column) into its own cache, without shared padding."""
         indices = [torch.from_numpy(rows).to(self.pads.device) for rows, _ in parts]
         lefts = [int(self.pads[index].min()) for index in indices]
         stops = [stop for _, stop in parts]
@@ -216,7 +215,7 @@ def attend(
 def register_attention() -> str:
     """Register `attend` with transformers and return its name.
 
-    Registers the masks of sdpa too, so that the loaded model still works by itself.
+    Registers sdpa's masks too, so that the loaded model still works by itself.
     """
     AttentionInterface.register(_ATTENTION, attend)
     AttentionMaskInterface.register(_ATTENTION, sdpa_mask)
@@ -226,8 +225,8 @@ def register_attention() -> str:
 def additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:
     """Turn a boolean mask into an additive one, which every kernel supports.
 
-    Uses the lowest finite number instead of minus infinity, so that padding, which attends to
-    nothing, gives unused finite values instead of NaN.
+    Uses the lowest finite number instead of minus infinity: padding attends to nothing, and would
+    give NaN.
     """
     mask = torch.zeros(allowed.shape, dtype=dtype, device=allowed.device)
     return mask.masked_fill_(~allowed, torch.finfo(dtype).min)
@@ -284,13 +283,13 @@ class Runner:
         ids, positions : shape (rows, queries)
             New tokens, and the position of each in its sequence.
         cache
-            Grows by `queries` columns; may have more rows, which take no part.
+            Grows by `queries` columns; further rows are left alone.
         mask : shape (rows, queries, columns)
             Additive mask over all columns, including new ones; None if nothing is masked.
         key_positions : shape (rows, columns)
             Position of each column in its sequence, for layers with a sliding window.
         last
-            Queries whose logits are returned: indices, or a number of last ones.
+            Queries whose logits are returned: indices, or how many at the end.
         folded
             Fold query heads into the query axis, see `attend`; wasteful for prompts.
         """
@@ -326,9 +325,9 @@ class Runner:
         pad_id: int,
         texts: Sequence[Sequence[int]] | None = None,
     ) -> tuple[Kept, Tensor]:
-        """Run the model over prompts, padded on the left, and `texts` after them, on the right.
+        """Run the model over prompts, padded on the left, then `texts`, padded on the right.
 
-        All texts begin in the same column.  Also returns the logits of the last column, of shape
+        All texts begin in the same column.  Also returns the last column's logits, of shape
         (rows, vocabulary).
         """
         texts = texts or [[]] * len(prompts)

@@ -1,7 +1,7 @@
 """Early exit on a model in this process, in batches; `policy.session.Session` decides.
 
-A probe branches off the cache of the running trace, and its columns are dropped afterwards, so a
-trace that goes on is token for token the one without probes.
+A probe branches off the running trace's cache and drops its columns afterwards, so a trace that
+goes on is token for token what it would be without probes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def serve_requests(
     """Answer requests in batches; yield each reply with its number as soon as it is complete.
 
     Without a rule every request thinks to its end without probes.  Raises `OutOfMemory` if the
-    batch is too large; replies yielded before remain valid.
+    batch is too large; replies already yielded remain valid.
     """
     for first in range(0, len(requests), batch_size):
         numbered = dict(enumerate(requests[first : first + batch_size], first))
@@ -46,14 +46,11 @@ def serve_requests(
 
 @dataclass
 class _RequestState:
-    """A request in the batch and its session."""
-
     index: int
     request: Request
     started: float
     session: Session
     event: Event
-    """Latest event of the session."""
     report: AnswerReport
 
 
@@ -67,7 +64,7 @@ class _Serving:
     rule: Rule | None
     on_stop: OnStop
     _open: dict[Trace, _RequestState] = field(default_factory=dict, init=False)
-    """Requests without a reply so far."""
+    """Requests without a reply."""
     _batch: RollingBatch | None = field(default=None, init=False)
 
     @property
@@ -77,7 +74,7 @@ class _Serving:
 
     @torch.inference_mode()
     def step(self) -> list[tuple[int, Reply]]:
-        """Generate one token per row; return the requests that are complete then."""
+        """Generate one token per row; return the replies that this completes."""
         if self._batch is None:
             self._batch = self._begin()
         elif self._batch.is_split_worthwhile():
@@ -90,13 +87,12 @@ class _Serving:
         ]
 
     def give_up(self) -> str:
-        """Free the batch; return a description of what did not fit."""
+        """Free the batch; describe what did not fit."""
         size = len(self._batch.traces if self._batch else self.requests)
         self._batch, self._open = None, {}
         return "1 question at once does" if size == 1 else f"{size} questions at once do"
 
     def _begin(self) -> RollingBatch:
-        """Prefill the prompts."""
         started, closer = time.perf_counter(), len(self.model.chat.closer.ids)
         traces = self.model.begin([r.prompt for r in self.requests.values()], self.plan)
         for (i, request), trace in zip(self.requests.items(), traces, strict=True):
@@ -165,7 +161,7 @@ class _Serving:
     def _reply(
         self, trace: Trace, served: ForcedAnswer | Sequence[int] | None, stop: Stop | None = None
     ) -> tuple[int, Reply]:
-        """Build the reply to a request; without `stop` its trace ended by itself."""
+        """Build a reply; without `stop` the trace ended by itself."""
         state, end = self._open.pop(trace), trace.end
         length = end.thinking if end.thinking >= 0 else len(trace.ids)
         return state.index, make_reply(

@@ -42,7 +42,7 @@ class HfEngine(LocalModel, ChatEngine):
     """
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings that determine the outcome, as plain values."""
+        """Return all settings that determine the outcome, as plain values."""
         return {**self.model_identity, **self.chat.identity(self.stop_ids)}
 
     @property
@@ -62,7 +62,7 @@ class HfEngine(LocalModel, ChatEngine):
         """Do nothing: the model is freed with the engine."""
 
     def auto_batch_size(self, plan: ProbePlan) -> int:
-        """Return how many traces after 512-token prompts fit into memory, and add a remark."""
+        """Return how many traces with 512-token prompts fit into memory, and add a remark."""
         suffix = len(self.suffix_ids(plan.cue))
         # Outside a grid, a trace may have any number of probes.
         is_grid = plan.schedule == "grid"
@@ -99,10 +99,10 @@ class HfEngine(LocalModel, ChatEngine):
         """Generate one trace per prompt and probe it where the plan says; yield them as they end.
 
         Budgets at or beyond the trace's length share one probe, at its end.  With `plan.on_stop`
-        ``answer`` every earlier one has a visible answer too.  Thinking that ends at an EOS without
-        a closer is over (``finish="stop"``) and has no natural answer.  If prompt, thinking and
-        answers exceed the model's context, thinking is cut earlier and a remark says so.  Raises
-        `OutOfMemory` if the batch does not fit; fewer prompts may.
+        ``answer`` every earlier one gets a visible answer too.  Thinking that ends at an EOS
+        without a closer is complete (``finish="stop"``) but has no natural answer.  If prompt,
+        thinking and answers exceed the model's context, thinking is cut earlier and a remark says
+        so.  Raises `OutOfMemory` if the batch does not fit; fewer prompts may.
         """
         entropy_top_k(plan.entropy)  # fails before the traces are generated
         if not prompts:
@@ -150,7 +150,7 @@ class HfEngine(LocalModel, ChatEngine):
         yield Finished(traces, kept)
 
     def longest_thinking(self, prompts: Sequence[Prompt], plan: ProbePlan) -> int | None:
-        """Return the thinking tokens that the context has room for, whatever the plan's cap."""
+        """Return how much thinking the context has room for, in tokens, whatever the plan's cap."""
         if self.context is None:
             return None
         longest = max(len(self.chat.prompt_ids(prompt.messages)) for prompt in prompts)
@@ -181,7 +181,7 @@ class HfEngine(LocalModel, ChatEngine):
         batch_size: int | None = None,
         on_stop: OnStop = "probe",
     ) -> Iterator[tuple[int, Reply]]:
-        """Answer requests in batches; raises `OutOfMemory` where one is too large."""
+        """Answer requests in batches; raises `OutOfMemory` if one is too large."""
         size = batch_size or self.auto_batch_size(plan)
         return serve_requests(self, requests, plan, rule, batch_size=size, on_stop=on_stop)
 
@@ -215,8 +215,8 @@ class HfEngine(LocalModel, ChatEngine):
     ) -> list[dict[int, list[int]]]:
         """Return, per row, the visible answer at each position before the trace's end.
 
-        Sampled exactly as when serving with on-stop ``answer``.  Runs the first position of every
-        row together, then the second, and so on, so that only one copy of the cache exists.
+        Samples exactly as serving with on-stop ``answer`` does.  Runs the first position of all
+        rows together, then the second, and so on, so that only one copy of the cache exists.
         """
         written: list[dict[int, list[int]]] = [{} for _ in positions]
         if plan.on_stop == "probe":

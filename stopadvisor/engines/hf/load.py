@@ -48,7 +48,7 @@ def load_engine(
         ``auto`` (the model's own on a GPU, float32 on a CPU), ``float32``, ``bfloat16`` or
         ``float16``.
     think_open, think_close
-        The thinking markers, if they are not detected.
+        The thinking markers; detected if None.
 
     Raises
     ------
@@ -81,8 +81,8 @@ def load_engine(
     if folder is None:
         require_hub(model)
 
-    # Must be set before torch is imported.  By default its threads spin while they wait, which
-    # makes a small model far slower on a shared machine.
+    # Must be set before torch is imported.  By default its threads spin while they wait, and a
+    # small model is far slower on a shared machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from stopadvisor.engines.hf import assemble
 

@@ -1,8 +1,8 @@
 """A model in this process, its memory, and batches of traces generated token by token.
 
 Between two steps the cache holds exactly the prompts and the tokens after them, so probes can
-branch off anywhere.  Finished rows are set aside at once, behind the others, and leave the batch
-when they are half of it, with their cache if they are probed later.
+branch off anywhere.  Finished rows move to the end at once, and leave the batch when they are half
+of it, along with their cache if they will be probed.
 """
 
 from __future__ import annotations
@@ -42,18 +42,17 @@ __all__ = [
 _Result = TypeVar("_Result")
 
 _SMALLEST_SPLIT = 8
-"""Rows of the smallest batch that is split once half of it is finished; splitting copies the
-cache."""
+"""Smaller batches are not split when half of their rows are finished: it copies the cache."""
 _FEWEST_ROWS = 16
-"""Rows that go on together, finished or not: matrix kernels round otherwise for fewer, and a trace
-must not depend on when others finish."""
+"""Rows that go on together, finished or not: matrix kernels round differently for fewer, and a
+trace must not depend on when others finish."""
 _USABLE = {"cuda": 0.85, "mps": 0.6, "cpu": 0.5}
 """Share of the free memory that a batch may use; the rest is workspace."""
 
 
 @dataclass
 class LocalModel:
-    """A loaded model and its chat settings."""
+    """A loaded model and its chat template."""
 
     name: str
     """The model's name, or the base name of its folder."""
@@ -62,7 +61,7 @@ class LocalModel:
     stop_ids: tuple[int, ...]
     """Token ids that end a generation."""
     model_identity: Mapping[str, Any]
-    """The part of `Engine.identity` that is known after loading."""
+    """The part of `Engine.identity` known after loading."""
     remarks: list[str] = field(default_factory=list)
     """Notes for the user, one line each."""
 
@@ -73,7 +72,7 @@ class LocalModel:
 
     @property
     def text_config(self) -> Any:
-        """Configuration of the language model, also of a multimodal one."""
+        """Configuration of the language model, also inside a multimodal one."""
         return self.model.config.get_text_config(decoder=True)
 
     @property
@@ -102,7 +101,7 @@ class LocalModel:
         return Sampling.of(self.model.generation_config, plan)
 
     def begin(self, prompts: Sequence[Prompt], plan: ProbePlan) -> list[Trace]:
-        """Return empty traces, and add a remark if the context cuts their thinking."""
+        """Return empty traces; add a remark if the context cuts their thinking."""
         traces = []
         for prompt in prompts:
             ids = self.chat.prompt_ids(prompt.messages)
@@ -128,7 +127,7 @@ class LocalModel:
     ) -> list[list[int]]:
         """Close the thinking on each branch and sample a visible answer; `kept` is unchanged.
 
-        `traces` are in the order of the cache's rows, and so are the branches.
+        Traces and branches must be in the order of the cache's rows.
         """
         closer, plan = self.chat.closer.ids, traces[0].plan
         begun = []
@@ -143,7 +142,7 @@ class LocalModel:
         )
 
     def _sampler(self, begun: Sequence[tuple[Trace, Sequence[int], int]], steps: int) -> Sampler:
-        """Return the sampler that continues each (trace, ids so far, number generated)."""
+        """Return a sampler that continues each (trace, ids so far, number generated)."""
         plan = begun[0][0].plan
         sampling, streams = self.sampling(plan), np.empty((len(begun), 0))
         if sampling.temperature > 0:
@@ -172,7 +171,7 @@ class RollingBatch:
         self._sampler = sampler
         self.traces = list(traces)
         """By row."""
-        self._going = len(self.traces)  # the first rows, which take part in the next step
+        self._n_active = len(self.traces)  # the first rows, which take part in the next step
         self.steps = 0
         """Number of tokens generated after each prompt."""
         kept, self._logits = runner.prefill([t.prompt_ids for t in traces], pad_id)
@@ -181,24 +180,24 @@ class RollingBatch:
     def _keep(self, kept: Kept) -> None:
         self.kept = kept
         """The current cache, for probes between two steps."""
-        # Kernels are faster without a mask.
+        # Kernels run faster without a mask.
         self._is_masked = self._runner.window is not None or bool(kept.pads.any())
 
     @property
     def unfinished(self) -> int:
-        """Number of rows that are not finished."""
-        return sum(not trace.end.over for trace in self.traces[: self._going])
+        """Number of unfinished rows."""
+        return sum(not trace.end.over for trace in self.traces[: self._n_active])
 
     def is_split_worthwhile(self) -> bool:
-        """Whether enough rows are finished to pay for copying the rest."""
+        """Whether enough rows are finished for copying the rest to pay off."""
         rows = len(self.traces)
         return rows >= _SMALLEST_SPLIT and 2 * self.unfinished <= rows
 
     def step(self) -> None:
-        """Generate a token in each row that is not finished."""
+        """Generate a token in each unfinished row."""
         self._logits = self._set_aside(self._logits)
         tokens = self._sampler.draw(self._logits, self.steps)
-        for trace, token in zip(self.traces[: self._going], tokens.tolist(), strict=True):
+        for trace, token in zip(self.traces[: self._n_active], tokens.tolist(), strict=True):
             if not trace.end.over:
                 trace.ids.append(token)
                 trace.end.see(trace.ids)
@@ -208,7 +207,7 @@ class RollingBatch:
             return  # the next logits are never used
         kept = self.kept
         places = torch.arange(kept.cache.columns + 1, device=kept.pads.device)
-        key_positions = places[None, :] - kept.pads[: self._going, None]
+        key_positions = places[None, :] - kept.pads[: self._n_active, None]
         mask = additive(key_positions >= 0, self._runner.dtype)[:, None]
         logits = self._runner.forward(
             tokens[:, None],
@@ -220,7 +219,7 @@ class RollingBatch:
         self._logits = logits[:, -1]
 
     def finished(self, on_tokens: Callable[[int], None] | None = None) -> Iterator[Finished]:
-        """Generate to the end; yield rows with their cache as they leave the batch.
+        """Generate to the end; yield rows and their cache as they leave the batch.
 
         `on_tokens` is called after each step with the number of unfinished rows.
         """
@@ -230,48 +229,48 @@ class RollingBatch:
                 if on_tokens is not None:
                     on_tokens(live)
             if not self.unfinished or self.is_split_worthwhile():
-                yield self._leave()
+                yield self._remove_finished()
 
     def _set_aside(self, of_rows: Tensor) -> Tensor:
-        """Move finished rows behind the others; return `of_rows` for those that go on."""
-        over = np.array([t.end.over for t in self.traces[: self._going]], dtype=np.bool_)
+        """Move finished rows to the end; return `of_rows` for those that go on."""
+        over = np.array([t.end.over for t in self.traces[: self._n_active]], dtype=np.bool_)
         going = max(int((~over).sum()), min(len(over), _FEWEST_ROWS))
         if going == len(over):
             return of_rows
         gaps, fillers = np.flatnonzero(over[:going]), going + np.flatnonzero(~over[going:])
-        gaps = gaps[: len(fillers)]  # the other finished rows there go on, too
+        gaps = gaps[: len(fillers)]  # the other finished rows there stay
         order = np.arange(len(over))
         order[gaps], order[fillers] = fillers, gaps
         self.traces[: len(over)] = [self.traces[row] for row in order.tolist()]
-        self.kept, self._going = self.kept.swap(gaps, fillers), going
+        self.kept, self._n_active = self.kept.swap(gaps, fillers), going
         self._sampler.keep(order[:going])
         return of_rows[torch.from_numpy(order[:going]).to(of_rows.device)]
 
-    def _leave(self) -> Finished:
-        """Remove finished rows, with the columns that their probes need."""
+    def _remove_finished(self) -> Finished:
+        """Remove finished rows, keeping the columns that their probes need."""
         over, kept = self._over(), self.kept
         gone = [trace for trace in self.traces if trace.end.over]
         stop = kept.start + max(trace.end.thinking for trace in gone)
         if over.all():
-            self.traces, self._going = [], 0
+            self.traces, self._n_active = [], 0
             self._keep(Kept(KeptCache(), kept.pads[:0], 0))  # hold no memory
             return Finished(gone, Kept(kept.cache.fork(stop), kept.pads, kept.start))
         staying = np.flatnonzero(~over)
         taken, rest = kept.split((np.flatnonzero(over), stop), (staying, kept.cache.columns))
-        self._go_on(staying, rest)
+        self._continue_with(staying, rest)
         return Finished(gone, taken)
 
     def drop(self) -> None:
         """Drop finished rows and their cache; at least one row must stay."""
         staying = np.flatnonzero(~self._over())
         (rest,) = self.kept.split((staying, self.kept.cache.columns))
-        self._go_on(staying, rest)
+        self._continue_with(staying, rest)
 
     def _over(self) -> NDArray[np.bool_]:
         return np.array([trace.end.over for trace in self.traces], dtype=np.bool_)
 
-    def _go_on(self, staying: NDArray[np.int64], kept: Kept) -> None:
-        self.traces, self._going = [self.traces[row] for row in staying.tolist()], len(staying)
+    def _continue_with(self, staying: NDArray[np.int64], kept: Kept) -> None:
+        self.traces, self._n_active = [self.traces[row] for row in staying.tolist()], len(staying)
         self._logits = self._logits[torch.from_numpy(staying).to(self._logits.device)]
         self._keep(kept)
         self._sampler.keep(staying)
@@ -305,12 +304,12 @@ def kv_bytes_per_token(config: Any, dtype: torch.dtype) -> int:
 def within_memory(work: Callable[[], _Result], give_up: Callable[[], str]) -> _Result:
     """Call `work`; raise `OutOfMemory` if torch runs out of memory.
 
-    `give_up` then frees the memory that the work held and describes what did not fit.
+    `give_up` then frees the memory of the work and describes what did not fit.
     """
     try:
         return work()
     except RuntimeError as error:
-        # On a CPU only the message tells.
+        # On a CPU only the message shows it.
         words = ("not enough memory", "out of memory", "can't allocate memory")
         if not (isinstance(error, torch.OutOfMemoryError) or any(w in str(error) for w in words)):
             raise

@@ -1,6 +1,6 @@
 """Rungs of a ladder whose models run here; concurrent requests are decoded as one batch.
 
-A reply longer than `max_tokens`, thinking and answer together, counts as cut, as at a server.
+As at a server, a reply longer than `max_tokens`, thinking and answer together, counts as cut.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _Asked = tuple[Rung, Prompt, asyncio.Future[RungAnswer]]
 
 
 class LocalModels:
-    """The loaded model of each rung, by name, and the policy that stops it."""
+    """The loaded model of each rung, by name, with the policy that stops it."""
 
     def __init__(
         self, models: Mapping[str, tuple[HfEngine, Policy | None]], batch_size: int | None = None
@@ -75,7 +75,7 @@ class LocalModels:
             )
         else:
             plan, most = policy_plan(policy), MOST_TOKENS
-        # The task only says how an answer is read, which is up to the caller.
+        # The task only says how to read an answer, which the caller does.
         task = "exact" if policy is None else policy.terms.task
         on_stop: OnStop = "probe" if policy is None else policy.on_stop
         requests = [Request(prompt, task) for _, prompt, _ in batch]
@@ -98,7 +98,7 @@ def _check_policy(name: str, policy: Policy, engine: HfEngine) -> None:
     """Refuse a policy for another model, or for mixed tasks."""
     try:
         if policy.terms.task == MIXED_TASKS:
-            raise PolicyError("it covers mixed tasks, and a rung here takes one of a single task")
+            raise PolicyError("it covers mixed tasks, but a rung here needs one for a single task")
         policy.check_source(engine.identity(), engine.entropy_for(policy))
     except PolicyError as error:
         raise PolicyError(f"rung {name!r}: its policy: {error}") from error

@@ -1,7 +1,7 @@
 """Sampling the next token of each row, from one seeded random stream per question.
 
-A question's uniform numbers come from its own generator and are mapped to tokens by the inverse
-cumulative distribution, so the other questions of a batch cannot change them.
+Each question has its own generator of uniform numbers, mapped to tokens by the inverse cumulative
+distribution, so the other questions of a batch cannot change its trace.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def uniforms(prompts: Sequence[Prompt], seed: int, length: int) -> NDArray[np.fl
 class Sampler:
     """Samples tokens for the rows of a batch.
 
-    A repetition penalty includes the tokens of the prompts.  `streams`, of shape (rows, steps),
-    holds the numbers of `uniforms`; greedy sampling ignores them.
+    A repetition penalty includes the prompts' tokens.  `streams`, of shape (rows, steps), are from
+    `uniforms`; greedy sampling ignores them.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Sampler:
                 self._seen[row, list(prompt)] = True
 
     def keep(self, rows: NDArray[np.int64]) -> None:
-        """Go on with these rows, in this order."""
+        """Keep these rows, in this order."""
         self._rows = self._rows[rows]
         if self._seen is not None:
             self._seen = self._seen[torch.from_numpy(rows).to(self._seen.device)]
@@ -100,7 +100,7 @@ class Sampler:
         if settings.min_p > 0.0:
             weights = weights.masked_fill(weights < settings.min_p * weights[:, :1], 0.0)
         cumulative = weights.cumsum(dim=-1)
-        # Scaled by the total instead of normalised, so that no number exceeds it by rounding.
+        # Scale by the total instead of normalising, or rounding could push a number beyond it.
         target = (numbers * cumulative[:, -1])[:, None]
         choice = torch.searchsorted(cumulative, target, right=True)
         choice = choice.clamp_max(scores.shape[1] - 1)

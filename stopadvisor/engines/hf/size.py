@@ -1,6 +1,6 @@
 """Estimate a model's size and the free memory, before anything is downloaded or imported.
 
-So that the most common refusal, a large model on a laptop, takes milliseconds.
+The most common refusal, a large model on a laptop, then takes milliseconds.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ def check_size(
 ) -> None:
     """Refuse a model that does not fit into `memory` bytes as `dtype`.
 
-    Unless `patient` (an accelerator is there, or the user named the CPU), also refuse a model that
-    is too slow on a CPU.  `width` is the bytes per quantised parameter.  `model` and `place` are
-    for the message.
+    Unless `patient` (there is an accelerator, or the user named the CPU), also refuse a model too
+    slow for a CPU.  `width` is the bytes per quantised parameter.  `model` and `place` are for the
+    message.
     """
     need = parameters * (width or DTYPES[dtype])
     described = (

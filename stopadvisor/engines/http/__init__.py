@@ -1,3 +1,3 @@
-"""An HTTP client for replicas of one server: balances, retries, and parses answers strictly."""
+"""An HTTP client for replicas of one server: balances load, retries, parses answers strictly."""
 
 __all__ = ["client", "completion", "key", "servers"]

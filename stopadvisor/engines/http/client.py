@@ -1,6 +1,6 @@
 """An asynchronous client for completions from one or several replicas.
 
-Retries with growing pauses what servers do under load: 429, 5xx, hangs, closed connections,
+Retries, with growing pauses, after what servers do under load: 429, 5xx, hangs, closed connections,
 truncated JSON.  Keeps the API key out of everything it returns or raises.
 """
 
@@ -55,32 +55,32 @@ __all__ = [
 RETRY_TIMEOUT = 300.0
 """Seconds for which a failing request is retried."""
 REQUEST_TIMEOUT = 600.0
-"""Seconds that one answer may take."""
+"""Seconds for one answer."""
 _CONNECT_TIMEOUT = 10.0
 _KEEP_ALIVE = 4.0
-"""Seconds that idle connections are kept: uvicorn closes them after 5."""
+"""Seconds for which idle connections are kept: uvicorn closes them after 5."""
 
 _BROKEN = (httpx2.HTTPError, TimeoutError, EOFError)
 """Errors of a failing connection."""
 _DISCONNECTED = (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError)
-"""Errors of a connection that is closed or reset without an answer."""
+"""Errors of a connection closed or reset without an answer."""
 _MALFORMED = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError)
 """Errors of parsing a malformed answer."""
 FINAL = {401, 402, 403}
-"""Statuses that mean the key or the account is not accepted."""
+"""Statuses that reject the key or the account."""
 _TRANSIENT = {408, 425, 429, 500, 502, 503, 504, 529}
 """Statuses that are retried."""
 _SHOWN = 200
-"""Most characters of a server's message in an error."""
+"""Limit on the characters of a server's message in an error."""
 _ERROR_BYTES = 2**14
-"""Most bytes read of an error's body."""
+"""Limit on the bytes read from an error's body."""
 
 
 _Result = TypeVar("_Result")
 
 
 class Refused(EngineError):
-    """The server refuses the request, or will not finish the answer; retrying is no use."""
+    """The server refuses the request or will not finish the answer; retrying is pointless."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -95,10 +95,10 @@ class Client:
     """Completions from one or several servers of the same model, within one event loop.
 
     Each question stays with one replica (see `assign_replica`), whose cache then holds its prefix.
-    The key is sent to these servers only.  An answer must be complete within `request_timeout`
-    seconds and no larger than its tokens can be.  Failing requests are retried for `retry_timeout`
-    seconds.  `stream_timeouts` limits the gaps in a stream.  `on_wait` is called once, with one
-    line, if opening or the first answer has to wait for a server.
+    The key is sent only to these servers.  An answer must be complete within `request_timeout`
+    seconds and no larger than its tokens can need.  Failing requests are retried for
+    `retry_timeout` seconds.  `stream_timeouts` limits the gaps in a stream.  `on_wait` is called
+    once, with one line, if opening or the first answer has to wait for a server.
 
     Examples
     --------
@@ -132,8 +132,8 @@ class Client:
             auth=key,
             # A few compressed bytes can expand to gigabytes.
             headers={"Accept-Encoding": "identity"},
-            # `_once` and `Body` limit all else: the library's time-outs are per read, so that a
-            # slow trickle of bytes would pass.
+            # `_once` and `Body` limit all else: the library's time-outs are per read, so a slow
+            # trickle of bytes would pass.
             timeout=httpx2.Timeout(None, connect=connect_timeout),
             limits=httpx2.Limits(
                 max_connections=None, max_keepalive_connections=None, keepalive_expiry=_KEEP_ALIVE
@@ -173,30 +173,30 @@ class Client:
         """Continue a prompt of token ids.
 
         `fields` are further fields of the request, such as ``seed``, ``logprobs`` and
-        ``stop_token_ids``; those that are None are left out.  While the `replica` is down, another
-        server takes the request.  While `opening` a replica, no other server answers for it, and
-        malformed answers are retried for five seconds at most.
+        ``stop_token_ids``; None leaves one out.  While the `replica` is down, another server takes
+        the request.  While `opening` a replica, no other server answers for it, and malformed
+        answers are retried for at most five seconds.
 
         With `take` the answer is streamed, and `take` is called with new tokens.  When it returns
-        False, or this call is cancelled, the connection is closed, which aborts the request at the
-        server.  A stream that breaks after its first token is returned as ``broken``, so that the
+        False, or this call is cancelled, the connection is closed, and the server aborts the
+        request.  A stream that breaks after its first token is returned as ``broken``, so that the
         caller can resume there.
 
-        Raises `Refused`, `Unreachable` after the retry time-out, or `EngineError` if the answers
-        were malformed for that long.
+        Raises `Refused`; `Unreachable` after the retry time-out; or `EngineError` if answers were
+        malformed for that long.
         """
         body = {
             "model": self.model,
             "prompt": list(prompt),
             "return_token_ids": True,
-            # Names the alternatives in ``top_logprobs`` uniquely: texts of tokens may be equal.
+            # Names the alternatives in ``top_logprobs`` uniquely: two tokens may have one text.
             "return_tokens_as_token_ids": True,
             "max_tokens": max_tokens,
             "temperature": temperature,
             **{name: value for name, value in fields.items() if value is not None},
         }
         if take is not None:
-            # A stream that is closed early reports prompt tokens only with continuous usage.
+            # A stream closed early reports its prompt tokens only with continuous usage.
             usage = {"include_usage": True, "continuous_usage_stats": True}
             body |= {"stream": True, "stream_options": usage}
         read = partial(self._read_completion, take=take)
@@ -216,8 +216,8 @@ class Client:
         """Send any request and return the JSON object of the response.
 
         `path` is appended to the base URL; with a leading ``//``, to the base URL without ``/v1``.
-        An `optional` request is retried for five seconds at most.  The value of the response header
-        named `header` is added under that name.  Errors are those of `complete`.
+        An `optional` request is retried for at most five seconds.  The value of the response header
+        named `header` is added under that name.  Raises as `complete`.
         """
         return await self._ask(
             method,
@@ -240,7 +240,7 @@ class Client:
         opening: bool,
         most: float = math.inf,
     ) -> _Result:
-        """Retry a request until it succeeds, for the retry time-out or `most` seconds."""
+        """Retry a request until it succeeds, for the retry time-out but at most `most` seconds."""
         seconds = min(self.retry_timeout, most)
         patience = Patience(seconds, min(seconds, OPENING_TIMEOUT) if opening else seconds)
         while True:
@@ -296,7 +296,6 @@ class Client:
                 await response.aclose()
         except _BROKEN as error:
             server.rest()
-            # Some of the library's errors have no message.
             reason = str(error) or type(error).__name__
             if isinstance(error, TimeoutError):
                 reason = "no answer within --request-timeout"
@@ -307,14 +306,14 @@ class Client:
             raise Refused(f"{server.url} {self._one_line(str(error))}", status) from None
         except _MALFORMED as error:
             server.rest()
-            # The error may quote the answer; `from None` keeps it out of tracebacks.
+            # The error may quote the answer: `from None` keeps that out of tracebacks.
             reason = self._one_line(f"malformed answer ({type(error).__name__}: {error})")
             raise MalformedError(f"{server.url}: {reason}") from None
         server.worked()
         return result
 
     async def _sent(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request; again if the server had just closed the idle connection it went over."""
+        """Send a request; retry if the server had just closed the idle connection that it used."""
         opened: list[str] = []
 
         async def note(event: str, _: Any) -> None:
@@ -355,7 +354,7 @@ class Client:
     # --- Reading answers ---
 
     def _read(self, text: bytes) -> Any:
-        """Parse JSON and remove the key from it; errors are those of `parse_json`."""
+        """Parse JSON and remove the key from it; raises as `parse_json`."""
         data = parse_json(text)
         return self.key.hide_in_data(data) if self.key else data
 
@@ -386,7 +385,7 @@ class Client:
             return reader.result(broken=True)
 
     def _one_line(self, text: str) -> str:
-        """Shorten a text that may quote a server, without the key."""
-        # Hide the key before cutting: half a key would not be recognised.
+        """Shorten a text that may quote a server, and hide the key."""
+        # Before cutting: half a key would not be recognised.
         text = self.key.hide(text) if self.key else text
         return " ".join(text.split())[:_SHOWN]

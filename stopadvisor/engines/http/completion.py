@@ -1,6 +1,6 @@
 """Reading ``/v1/completions`` answers, whole or streamed, within limits of bytes and time.
 
-A server may send without end, a byte now and then, or a compressed bomb: none of these can fill the
+A server may send endlessly, a byte now and then, or a compressed bomb: none of these can fill
 memory or hold up a request beyond its time-out.  Malformed answers are errors.
 """
 
@@ -33,17 +33,17 @@ __all__ = [
 ]
 
 Take = Callable[[Sequence[int]], bool]
-"""Called with new tokens; returns whether more are wanted."""
+"""Called with new tokens; returns whether to continue."""
 
 _BASE = 2**22
 """Bytes allowed for any answer."""
 _PER_PROMPT_TOKEN = 16
-"""Bytes per prompt token, as some servers return the prompt's ids."""
+"""Bytes per prompt token: some servers return the prompt's ids."""
 _PER_TOKEN = 2**12
-"""Bytes per token, which may come as an event of its own with counts and names."""
+"""Bytes per token, which may be a whole event with counts and names."""
 _PER_LOGPROB = 128
 _MOST_TOKENS = 2**20
-"""Largest number of tokens that the limits allow for."""
+"""Limits allow for no more tokens than this."""
 _FINISHES = {
     "stop": "stop",
     "eos": "stop",
@@ -51,13 +51,13 @@ _FINISHES = {
     "stop_sequence": "stop",
     "length": "length",
 }
-"""Our finish reason for each one that servers use."""
+"""Servers' finish reasons, and ours for each."""
 _GIVEN_UP = ("abort", "error", "insufficient_system_resource")
 """Finish reasons of servers that are shutting down or overloaded; retried."""
 _MOST = 2**31
-"""Upper bound of ids and counts."""
+"""Ids and counts are below this."""
 _ROUNDING = 0.01
-"""How far above 0 rounding in half precision may push a log-probability."""
+"""How far above 0 half precision may round a log-probability."""
 
 
 class UnacceptableError(Exception):
@@ -66,14 +66,14 @@ class UnacceptableError(Exception):
 
 @dataclass(frozen=True)
 class BodyLimits:
-    """Most bytes of an answer and of one line of it."""
+    """Limits on the bytes of an answer and of one of its lines."""
 
     total: int = _BASE
     line: int = _BASE
 
     @classmethod
     def of(cls, request: Mapping[str, Any]) -> BodyLimits:
-        """Return limits that every honest answer to a request meets."""
+        """Return limits that every honest answer to a request stays within."""
         most = _MOST_TOKENS if "messages" in request else 0  # a chat need not set a limit
         tokens = min(int(request.get("max_tokens") or most), _MOST_TOKENS)
         line = _BASE + _PER_PROMPT_TOKEN * len(request.get("prompt") or ())
@@ -83,7 +83,7 @@ class BodyLimits:
 
 @dataclass(frozen=True)
 class StreamTimeouts:
-    """Longest gaps in a stream, in seconds."""
+    """Limits on the gaps in a stream, in seconds."""
 
     first: float
     """Before the first chunk."""
@@ -93,10 +93,10 @@ class StreamTimeouts:
 
 @dataclass(frozen=True)
 class Body:
-    """A response body that has not been read yet.
+    """A response body to be read.
 
-    Reading raises `UnacceptableError` if it is compressed or larger than the limits, and
-    `TimeoutError` at the deadline or after too long a gap.
+    Reading raises `UnacceptableError` if it is compressed or exceeds the limits, and `TimeoutError`
+    at the deadline or after too long a gap.
     """
 
     response: httpx2.Response
@@ -120,7 +120,7 @@ class Body:
                 if self.timeouts is not None:
                     silent = self.timeouts.between if size else self.timeouts.first
                     until = min(until, now() + silent)
-                # Around each read only: a timeout must not span a `yield`.
+                # Only around the read: a timeout must not span a `yield`.
                 async with asyncio.timeout_at(until):
                     chunk = await anext(chunks, None)
                 if chunk is None:
@@ -142,7 +142,7 @@ class Body:
         rest = b""
         async with aclosing(self.chunks()) as chunks:
             async for chunk in chunks:
-                # Split at newlines only: JSON may contain other Unicode line separators.
+                # Only at newlines: JSON may contain other line separators of Unicode.
                 *lines, rest = (rest + chunk).split(b"\n")
                 if len(rest) > self.limits.line:
                     raise UnacceptableError(
@@ -152,7 +152,7 @@ class Body:
                     yield line
 
     async def begin(self, size: int) -> bytes:
-        """Return the first bytes, as many as arrive, for an error message."""
+        """Return up to `size` first bytes, whatever arrives, for an error message."""
         start = b""
         with suppress(httpx2.HTTPError, TimeoutError, UnacceptableError):
             async with aclosing(self.chunks()) as chunks:
@@ -171,7 +171,7 @@ class Completion:
     """One answer of ``/v1/completions``."""
 
     token_ids: tuple[int, ...] | None
-    """Decoded tokens, with the ending one if the server returns it; None if not returned."""
+    """Decoded tokens, including the ending one if the server returns it; None if not returned."""
     logprobs: tuple[float, ...] | None
     """Log-probability (nats) of each decoded token; None if not returned."""
     top_logprobs: tuple[tuple[float, ...], ...] | None
@@ -180,14 +180,14 @@ class Completion:
     """``stop`` or ``length``; for streams also ``closed`` (by us) and ``broken`` (ended early)."""
     prompt_tokens: int
     cached_tokens: int | None
-    """Prompt tokens read from the server's cache; None if it does not report them."""
+    """Prompt tokens read from the server's cache; None if not reported."""
 
 
 def read_completion(data: Mapping[str, Any]) -> Completion:
     """Read a whole answer.
 
     A malformed or aborted answer raises `KeyError`, `TypeError`, `ValueError`, `IndexError` or
-    `AttributeError`, and the client retries; another finish reason raises `UnacceptableError`.
+    `AttributeError`, and the client retries; an unknown finish reason raises `UnacceptableError`.
     """
     choice = data["choices"][0]
     given = choice.get("logprobs") or {}
@@ -232,7 +232,7 @@ def read_count(value: Any, name: str) -> int:
 
 
 def _read_finish(reason: str | None) -> str | None:
-    """Return ``stop`` or ``length``; None if the answer is not finished."""
+    """Return ``stop`` or ``length``; None for an unfinished answer."""
     if not reason:
         return None
     if reason in _GIVEN_UP:
@@ -254,8 +254,8 @@ def _read_ids(choice: Mapping[str, Any]) -> list[int] | None:
 
 
 def _read_logprob(value: Any, *, finite: bool = False) -> float:
-    """Return a token's log-probability, which is `finite` where it was decoded."""
-    # Not `<=` turned round: NaN compares as false.
+    """Check and return a log-probability; that of a decoded token must be `finite`."""
+    # `not <=` instead of `>`, as NaN compares as false.
     if (
         type(value) not in (int, float)
         or not value <= _ROUNDING
@@ -284,23 +284,23 @@ async def read_events(
 
 @dataclass
 class StreamReader:
-    """Assembles a streamed completion and passes its tokens on."""
+    """Assembles a streamed completion and passes on its tokens."""
 
     take: Take
     ids: list[int] = field(default_factory=list)
     _named: bool = True
-    """Whether all text so far came with token ids."""
+    """All text so far came with token ids."""
     _finish: str | None = None
     _usage: Mapping[str, Any] = field(default_factory=dict)
 
     def read(self, event: Mapping[str, Any]) -> bool:
-        """Process one event; return whether more are wanted.  Raises as `read_completion`."""
+        """Process one event; return whether to continue.  Raises as `read_completion`."""
         if "error" in event:
             raise ValueError(f"the stream ends in an error: {event['error']!s:.200}")
         self._usage = event.get("usage") or self._usage
         choices: Sequence[Mapping[str, Any]] = event["choices"]
         if not choices:
-            return True  # an event that counts tokens, for example
+            return True  # such as an event that counts tokens
         choice = choices[0]
         self._finish = _read_finish(choice.get("finish_reason")) or self._finish
         new = _read_ids(choice)
@@ -312,7 +312,7 @@ class StreamReader:
         return False
 
     def result(self, *, broken: bool = False) -> Completion:
-        """Return the completion; `EOFError` without a finish reason, unless it is `broken`."""
+        """Return the completion; raise `EOFError` without a finish reason, unless `broken`."""
         if self._finish is None and not broken:
             raise EOFError("the stream ends without a finish_reason")
         prompt, _, cached = read_usage(self._usage)

@@ -18,21 +18,21 @@ FORWARDED: ContextVar[str] = ContextVar("authorization", default="")
 """``Authorization`` header of the request being answered; empty without one."""
 
 _SHORTEST_SECRET = 8
-"""Shorter keys, such as the EMPTY that some servers expect, are placeholders that honest texts may
-contain."""
+"""Shorter keys are placeholders, such as the EMPTY that some servers expect; honest texts may
+contain them."""
 
 
 class Key(httpx2.Auth):
     """An API key that only its server sees.
 
-    Messages refer to it by the name of its environment variable.  Raises `ModelError` for a key
-    that is empty or not allowed in an HTTP header.
+    Messages name its environment variable instead.  Raises `ModelError` for a key that is empty or
+    not allowed in an HTTP header.
     """
 
     def __init__(self, value: str, name: str = "key") -> None:
         self.name = name
         self.__value = value.strip()
-        # Checked here because the HTTP library would quote the whole header in its error.
+        # Checked here because the HTTP library's error would quote the whole header.
         if not self.__value or not (self.__value.isascii() and self.__value.isprintable()):
             raise ModelError(f"{name} must hold printable ASCII characters, without line breaks")
 
@@ -83,7 +83,7 @@ class Key(httpx2.Auth):
 
     def hide_in_data(self, data: Any) -> Any:
         """Replace the key in all strings of JSON data, including field names."""
-        # Searching the dump is fast; the slow walk is only for servers that do repeat the key.
+        # Searching the dump is fast; only servers that repeat the key cost the slow walk.
         if not self._secret or json.dumps(self._value)[1:-1] not in json.dumps(data):
             return data
         if isinstance(data, str):
@@ -100,9 +100,9 @@ class Key(httpx2.Auth):
 
 
 class KeyMask:
-    """Replaces a key in a byte stream by asterisks of the same length.
+    """Replaces a key in a byte stream with asterisks, keeping its length.
 
-    Finds the plain key and its JSON escapes, also across chunks.
+    Finds the plain key and its JSON escapes, even across chunks.
     """
 
     def __init__(self, secret: str) -> None:
@@ -118,7 +118,7 @@ class KeyMask:
         return data
 
     def take(self, piece: bytes) -> bytes:
-        """Return the bytes that can be sent now; a possible start of the key is held back."""
+        """Return the bytes that can be sent now; hold back a possible start of the key."""
         data, kept = self.whole(self._kept + piece), 0
         for form in self._forms:
             most = min(len(data), len(form) - 1)

@@ -16,12 +16,12 @@ from stopadvisor.ground.errors import ModelError
 __all__ = ["OPENING_TIMEOUT", "MalformedError", "Patience", "Server", "Servers", "TransientError"]
 
 _REST = 1.0
-"""Seconds for which other servers are preferred after a failure; doubled on each further one."""
+"""Seconds for which other servers are preferred after a failure; doubles with each."""
 _LONGEST_REST = 60.0
 OPENING_TIMEOUT = 5.0
-"""Seconds for which malformed answers and optional requests are retried while opening a server."""
+"""Seconds for which an optional request, or a malformed answer while opening, is retried."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
-"""Limits of the pause between attempts, in seconds; it doubles each time."""
+"""Seconds between attempts, at first and at most; the pause doubles each time."""
 
 
 @dataclass(eq=False)
@@ -37,7 +37,7 @@ class Server:
     _counted_until: float = 0.0
 
     def rest(self, seconds: float = 0.0) -> None:
-        """Avoid it for a while, longer if it asked for that or keeps failing."""
+        """Avoid this server for a while, longer if it asked for that or keeps failing."""
         now = time.monotonic()
         if now >= self._counted_until:
             self.failures += 1
@@ -46,7 +46,7 @@ class Server:
         self._counted_until = self.resting_until
 
     def worked(self) -> None:
-        """Reset its failures after an answer."""
+        """Forget its failures after an answer."""
         self.failures, self.resting_until, self._counted_until = 0, 0.0, 0.0
 
 
@@ -79,7 +79,7 @@ class Servers:
         else:
             server = min(well, key=lambda server: server.questions)
         if server.failures and len(self._all) > 1:
-            # One request tests whether it works again; until then the others go elsewhere.
+            # This request tests whether the server works again; until then others go elsewhere.
             server.resting_until = time.monotonic() + _LONGEST_REST
         return server
 
@@ -92,7 +92,7 @@ class Servers:
 def _checked(url: str) -> str:
     """Check a base URL and strip its trailing slash.
 
-    Passwords and queries are refused because they would end up in logs.
+    Refuses passwords and queries, because they would end up in logs.
     """
     if "@" in url:
         raise ModelError(
@@ -106,7 +106,7 @@ def _checked(url: str) -> str:
     try:
         parts = urlsplit(url)
         known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-        httpx2.URL(url)  # a bad host name would otherwise fail only in the first request
+        httpx2.URL(url)  # else a bad host name would fail only at the first request
     except (ValueError, httpx2.InvalidURL):  # a non-numeric port, an unclosed bracket
         known = None
     if not known:
@@ -118,7 +118,7 @@ def _checked(url: str) -> str:
 
 
 class TransientError(Exception):
-    """A failure that may not happen again on a retry."""
+    """A failure that a retry may fix."""
 
     def __init__(self, reason: str, retry_after: float = 0.0) -> None:
         super().__init__(reason)
@@ -135,21 +135,20 @@ class Patience:
 
     seconds: float
     malformed_seconds: float
-    """The same for malformed answers, from the first one in a row: the server is up and may never
-    give others."""
+    """For malformed answers, from the first in a row: the server is up, and may give no others."""
     failures: int = 0
     _since: float = 0.0
     _malformed_since: float | None = None
 
     def allowed(self, error: TransientError) -> float:
-        """Return the number of seconds for which this kind of failure is retried."""
+        """Return the seconds for which this kind of failure is retried."""
         return self.malformed_seconds if isinstance(error, MalformedError) else self.seconds
 
     def pause(self, error: TransientError) -> float | None:
         """Return the seconds until the next attempt; None to give up.
 
-        Random below a doubling limit, so that requests that failed together spread out, but at
-        least what the server asks for.
+        Random below a doubling limit, to spread out requests that failed together, but at least
+        what the server asks for.
         """
         now = time.monotonic()
         if not self.failures:
@@ -165,7 +164,7 @@ class Patience:
         if left <= 0:
             return None
         most = min(_FIRST_PAUSE * 2.0 ** min(self.failures - 1, 10), _LONGEST_PAUSE)
-        # Never beyond the time-out, at whose end the last attempt is made.
+        # Never beyond the time-out: the last attempt is made at its end.
         return min(max(error.retry_after, random.uniform(0.0, most)), left)
 
     async def sleep(self, seconds: float) -> None:

@@ -1,7 +1,7 @@
-"""Climb a ladder for real: ask rung by rung until a reply is served.
+"""Climb a ladder live: ask rung by rung until a reply is good enough to serve.
 
-If a cheap rung is down, busy, cut off or talks nonsense, the request climbs, and what the rung
-decoded is paid for.
+If a cheap rung is down, busy or cut off, or replies with nonsense, the request climbs; the rung's
+tokens are paid for.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ async def climb(
     before: Sequence[RungAnswer] = (),
     leaves_reference: bool = False,
 ) -> Climbed:
-    """Climb for one question; EngineError if the reference cannot answer.
+    """Climb for one question; raises EngineError if the reference cannot answer.
 
     Parameters
     ----------
     reference_alone : bool
         Ask no other rung.
     before : sequence of RungAnswer
-        Samples this question got already; finished ones are used instead of asking again.
+        Earlier samples for this question; finished ones are reused.
     leaves_reference : bool
         Return before asking the reference, if it is a single reply.
     """
@@ -65,14 +65,14 @@ async def climb(
         asks = [ask for ask in climber.certain if not (left and ask.is_reference)]
         if not asks:
             return Climbed(policy.ladder[-1].name, tuple(asked), gave_up or None, len(asked))
-        try:  # concurrently; the first failure cancels the others
+        try:  # the first failure cancels the others
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(each) for each in map(one, asks)]
         except BaseExceptionGroup as several:
             raise first_error(several) from None
         for ask, done in zip(asks, tasks, strict=True):
             reply = done.result()
-            # Without the log-probability that the rule reads, a reply cannot be judged: climb.
+            # A reply without the log-probability that the rule reads cannot be judged: climb.
             known = reply.mean_logprob is not None or not ask.needs_logprob
             answers.append(extract_natural(task, reply.text) if reply.finished else None)
             asked.append(reply)
@@ -83,7 +83,7 @@ async def climb(
                 mean_logprob=reply.mean_logprob,
             )
             gave_up = gave_up or judged.gives_up
-    # The last reply ended the climb; it may only have confirmed the answer of an earlier one.
+    # The last reply ended the climb, perhaps by confirming an earlier one's answer.
     at, column = judged.reply, None if ask.is_reference else ask.column
     return Climbed(asked[at].name, tuple(asked), gave_up or None, at, column, answers[at])
 
@@ -92,7 +92,7 @@ async def climb(
 class LadderEngine:
     """Answers requests under a policy that climbs; an `answering.Answering`.
 
-    `check_rungs` has accepted the ladder, and `open_rungs` opened its `servers`.
+    Expects a ladder that `check_rungs` accepted, and `servers` that `open_rungs` opened.
     """
 
     policy: Policy
@@ -100,7 +100,7 @@ class LadderEngine:
     servers: RungServers
     each: AskEach = field(repr=False)
     remarks: list[str] = field(default_factory=list)
-    """What the user should know, one line each."""
+    """Notes for the user, one line each."""
 
     @property
     def name(self) -> str:
@@ -108,7 +108,7 @@ class LadderEngine:
         return " -> ".join(str(rung.model) for rung in self.ladder.rungs)
 
     def identity(self) -> dict[str, Any]:
-        """Everything that decides an outcome, as plain values."""
+        """All settings that determine the outcome, as plain values."""
         return {"engine": "ladder", "rungs": [rung.to_policy() for rung in self.ladder.rungs]}
 
     def questions_at_once(self, plan: ProbePlan) -> int:
@@ -125,7 +125,7 @@ class LadderEngine:
         batch_size: int | None = None,
         on_stop: OnStop = "probe",
     ) -> Iterator[tuple[int, Reply]]:
-        """Answer requests, yielding each when done; without a `rule`, by the reference alone."""
+        """Yield each reply when it is done; without a `rule` only the reference is asked."""
         del plan, on_stop
 
         async def ask(request: Request) -> Reply:
@@ -143,7 +143,7 @@ class LadderEngine:
 
 
 def _recorded(climbed: Climbed, seconds: float) -> Reply:
-    """The record that `run` writes, without the texts that are not served."""
+    """The record that `run` writes, without the texts of the rungs."""
     served, column = climbed.served, climbed.column
     kept = tuple(replace(reply, text="", reasoning="") for reply in climbed.asked)
     return Reply(

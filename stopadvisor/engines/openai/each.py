@@ -11,13 +11,13 @@ from anyio.from_thread import BlockingPortal
 
 from stopadvisor.engines.errors import first_error
 
-__all__ = ["asked_each"]
+__all__ = ["ask_each"]
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
-def asked_each(
+def ask_each(
     portal: BlockingPortal,
     items: Sequence[_Item],
     ask: Callable[[_Item], Awaitable[_Result]],
@@ -25,13 +25,12 @@ def asked_each(
 ) -> Iterator[tuple[int, _Result]]:
     """Call `ask` for each item, `size` at once; yield numbered results as they complete.
 
-    If calls fail, the first `StopAdvisorError` is raised, after the results that came before.  No
-    item is started while `size` results wait to be consumed, so a slow or killed consumer holds no
-    more than that.
+    If calls fail, raises the first `StopAdvisorError` after yielding the results before it.  No
+    item is started while `size` results wait, so a slow or killed consumer loses no more than that.
     """
-    # Acquired without yielding to the loop, so that a local model can batch what starts together.
+    # Acquired without yielding to the loop, so that a local model can batch concurrent items.
     places = anyio.Semaphore(size, fast_acquire=True)
-    # Items in progress and results not yet consumed.
+    # Items in progress and results that wait.
     room = anyio.Semaphore(2 * size, fast_acquire=True)
     done: queue.SimpleQueue[tuple[int, _Result] | None] = queue.SimpleQueue()
 
@@ -46,7 +45,7 @@ def asked_each(
                 group.start_soon(one, number, item)
 
     running = portal.start_task_soon(work)
-    # Called when the work is over, so this comes after all results.
+    # Called when the work is done, so this comes after all results.
     running.add_done_callback(lambda _: done.put(None))
     try:
         while (result := done.get()) is not None:

@@ -1,7 +1,7 @@
 """Early exit over HTTP: binds a policy to a served model and answers requests under it.
 
-`engines.live` has the loop.  Thinking is generated up to the next probe, one request per part, each
-with the prompt and the thinking so far, which the server finds in its prefix cache.
+`engines.live` has the loop.  Each request generates the thinking up to the next probe; the server
+finds the prompt and the thinking so far in its prefix cache.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ __all__ = ["PolicyService", "bind_policy", "entropy_at"]
 _AT_ONCE = 64
 """Thinking tokens per request if markers decide on the next probe.
 
-On average half of them are wasted at a stop, but one by one each would cost a request.
+A stop wastes half of them on average, but one at a time each would cost a request.
 """
 
 
 def entropy_at(served: ServedModel, policy: Policy) -> tuple[str, str]:
     """Return the entropy source of a policy at this server, and the source its probes request.
 
-    Without entropy in the rule, one log-probability is enough, as it is the same for every source;
-    a rule that reads only answers requests none.
+    A rule without entropy needs one log-probability, which is the same for every source; a rule
+    that reads only answers needs none.
     """
     source, top = policy.terms.entropy_source, served.endpoint.top_limit
     if not policy.reads_logprobs or not top:
@@ -62,19 +62,19 @@ class _ResumedThinking:
 
 @dataclass
 class PolicyService:
-    """A served model with a policy or none: everything that requests share."""
+    """A served model, with a policy or without: all that requests share."""
 
     model: ServedModel
     plan: ProbePlan
     rule: Rule | None
     on_stop: OnStop
     remarks: list[str]
-    """Notes for the user, to which requests may add."""
+    """Notes for the user; requests may add to them."""
     shadow: bool = False
     """Evaluate the policy but never stop."""
     probe_timeout: float | None = None
-    """Seconds per probe.  If set, a failed or slow probe lets the thinking go on to its end;
-    otherwise its error fails the request."""
+    """Seconds per probe.  If set, thinking goes on to its end after a failed or slow probe;
+    otherwise the request fails."""
 
     def __post_init__(self) -> None:
         # A policy's certificate holds only under its own cap.
@@ -107,8 +107,8 @@ class PolicyService:
     ) -> LiveRequest:
         """Return a request that is ready to be answered.
 
-        Pass `prompt_ids` if they are already known, and `replica` to choose the server.  With an
-        observer that `shows`, all thinking is streamed.
+        Pass `prompt_ids` if they are known, and `replica` to choose the server.  With an observer
+        that `shows`, all thinking is streamed.
         """
         prompt_ids = prompt_ids or self.model.chat.prompt_ids(request.prompt.messages)
         if self.model.thinking_room(prompt_ids, self.plan) < self.plan.max_think:
@@ -136,7 +136,7 @@ class PolicyService:
         )
 
     def reply(self, task: str, answered: LiveAnswer) -> Reply:
-        """Return the reply to a request; without an answer if the trace was cut."""
+        """Return the reply to a request; it has no answer if the trace was cut."""
         trace, stop = answered.trace, answered.stop
         visible = trace.visible if trace.end.closed else None
         return make_reply(
@@ -155,12 +155,9 @@ class PolicyService:
 
 
 def bind_policy(policy: Policy, served: ServedModel, plan: ProbePlan) -> PolicyService:
-    """Bind a policy to a served model after checking that they match.
+    """Bind a policy to a served model.
 
-    Raises
-    ------
-    PolicyError
-        The policy was made for another model, tokenizer, template or entropy source.
+    Raises `PolicyError` if it was made for another model, tokenizer, template or entropy source.
     """
     source, requested = entropy_at(served, policy)
     remarks = policy.check_source(served.identity(), source)

@@ -1,4 +1,4 @@
-"""Discover what an endpoint can do, by test requests.
+"""Discover what an endpoint can do, through test requests.
 
 Servers silently accept unknown fields, so a capability counts only if an answer shows it.
 """
@@ -20,36 +20,36 @@ _NEEDED = (
     "and the provider's own effort setting remain"
 )
 USUAL_TOP = 20
-"""Log-probabilities per token that vLLM allows by default."""
+"""vLLM's default limit on log-probabilities per token."""
 _MOST_TOP = 1024
-"""Largest number of log-probabilities that is tested."""
+"""Largest number of log-probabilities tried."""
 _REPEATED = 600
-"""Length of the prompt that is sent twice: more than a cache block of most servers."""
+"""Length of the prompt sent twice: longer than most servers' cache blocks."""
 _LONGEST_NAME = 255
-"""Longest model name or folder accepted from a server."""
+"""Limit on the length of a server's names."""
 _ANY_IDS = tuple(range(11, 19))
-"""Token ids that every vocabulary has."""
+"""Every vocabulary has these token ids."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """What an endpoint has shown it can do."""
+    """What an endpoint has shown that it can do."""
 
     context: int | None
-    """Longest sequence; None if the server does not report it."""
+    """Longest sequence; None if not reported."""
     root: str | None
     """Where the server got the model: a Hub name or a folder."""
     server: str | None = None
-    """Server version; None if it does not report one."""
+    """Server version; None if not reported."""
     top_limit: int = 0
     """Largest number of top log-probabilities per token."""
     cached_tokens: int | None = None
-    """Cached tokens of a repeated prompt; None if the server does not report them."""
+    """Cached tokens of a repeated prompt; None if not reported."""
     repeated_tokens: int = 0
     """Length of that prompt."""
 
     def described(self) -> str:
-        """Return a one-line summary for the user."""
+        """Describe the endpoint in one line for the user."""
         name = "the server" if self.server is None else f"the server (version {self.server})"
         logprobs = (
             f"{self.top_limit} log-probabilities per token"
@@ -96,7 +96,7 @@ def _same_root(ours: str | None, theirs: str | None) -> bool:
 
 
 async def _endpoint_of(client: Client, number: int) -> Endpoint:
-    """Test one server; no other answers in its place."""
+    """Test one server, and no other in its place."""
     url = client.urls[number]
     listed = await find_model(client, number)
     await _check_ids(client, number)
@@ -135,7 +135,7 @@ async def find_model(client: Client, number: int) -> Endpoint:
         _raise_if_final(error)
         if error.status == 404:
             raise ModelError(f"{url} has no /models: is it the base URL, ending in /v1?") from error
-        return Endpoint(None, None)  # some gateways have no list; the next requests will tell
+        return Endpoint(None, None)  # some gateways have no list; later requests will tell
     except Unreachable as error:
         raise Unreachable(f"cannot reach the server: {error}") from error
     except EngineError as error:
@@ -171,7 +171,7 @@ def _name(value: Any) -> str | None:
 async def _check_ids(client: Client, number: int) -> None:
     """Refuse a server whose completions do not take and return token ids."""
     try:
-        # Without log-probabilities, as for traces: some servers return ids only along with them.
+        # Without log-probabilities, as for traces: some servers return ids only with them.
         answer = await client.complete(_ANY_IDS, max_tokens=2, replica=number, opening=True)
     except EngineError as error:
         _raise_if_final(error)
@@ -179,8 +179,8 @@ async def _check_ids(client: Client, number: int) -> None:
     else:
         if answer.prompt_tokens == len(_ANY_IDS) and answer.token_ids is not None:
             return
-        wrong = "completions return text alone, no token ids"
-        # A server that misread the ids counts another prompt.
+        wrong = "completions return only text, no token ids"
+        # A server that misreads ids counts a different prompt.
         if answer.prompt_tokens != len(_ANY_IDS):
             wrong = (
                 f"completions on token ids: it counts {answer.prompt_tokens} prompt tokens for "

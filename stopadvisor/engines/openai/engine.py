@@ -1,7 +1,7 @@
 """The engine over HTTP: takes prompts, returns probed traces as they finish.
 
-Questions are independent, so nothing waits for the slowest of a batch.  The event loop runs in its
-own thread, so that grading and writing do not keep the server waiting.
+Questions are independent, so none waits for the slowest.  The event loop runs in its own thread, so
+that grading and writing do not keep the server waiting.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from anyio.from_thread import BlockingPortal
 
 from stopadvisor.engines.answer_end import ForcedAnswer
 from stopadvisor.engines.chat import Chat, ChatEngine
-from stopadvisor.engines.openai.each import asked_each
+from stopadvisor.engines.openai.each import ask_each
 from stopadvisor.engines.openai.early_exit import PolicyService, entropy_at
 from stopadvisor.engines.openai.endpoint import USUAL_TOP
 from stopadvisor.engines.openai.served_model import NO_ENTROPY, ServedModel
@@ -40,16 +40,16 @@ _BATCH = 256
 class OpenAiEngine(ChatEngine):
     """A served model, as `probes.asking.Engine` and `serving.answering.AnsweringEngine`.
 
-    Made by `open_servers`; `close` it to end its connections and its thread.  A plan that the
-    server cannot carry out raises `ModelError`; a server that refuses a request, or fails until the
-    retry time-out, `EngineError`.
+    Made by `open_servers`; `close` ends its connections and its thread.  Raises `ModelError` for a
+    plan that the server cannot carry out, and `EngineError` if the server refuses a request or
+    fails until the retry time-out.
     """
 
     served_model: ServedModel
     chat: Chat
     """The served model's."""
     model_identity: dict[str, Any]
-    """The result of `identity`."""
+    """See `identity`."""
     portal: BlockingPortal = field(repr=False)
     """Runs coroutines in the event loop's thread."""
     thread: AbstractContextManager[BlockingPortal] = field(repr=False)
@@ -71,7 +71,7 @@ class OpenAiEngine(ChatEngine):
         return Capabilities(f"top-k:{top}" if top else NO_ENTROPY, batched=False)
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings that determine the outcome, as plain values."""
+        """Return all settings that determine the outcome, as plain values."""
         return dict(self.model_identity)
 
     def temperature(self, plan: ProbePlan) -> float:
@@ -84,7 +84,7 @@ class OpenAiEngine(ChatEngine):
         return _BATCH
 
     def longest_thinking(self, prompts: Sequence[Prompt], plan: ProbePlan) -> int | None:
-        """Return the thinking tokens that every prompt has room for, at most the plan's cap."""
+        """Return how many thinking tokens every prompt has room for, at most the plan's cap."""
         model = self.served_model
         if model.endpoint.context is None:
             return None
@@ -110,7 +110,7 @@ class OpenAiEngine(ChatEngine):
     ) -> Iterator[tuple[int, RawTrace]]:
         """Yield each trace of `probe` as soon as it is finished.
 
-        `on_tokens` is never called, as tokens are seen only when their trace is finished.  Traces
+        `on_tokens` is never called, as tokens arrive only with their finished trace.  Traces
         finished before an error are yielded before it is raised.
         """
         del on_tokens
@@ -121,7 +121,7 @@ class OpenAiEngine(ChatEngine):
         async def ask(prompt: Prompt) -> RawTrace:
             return await self._question(prompt, plan, slots)
 
-        yield from asked_each(self.portal, prompts, ask, self.concurrency)
+        yield from ask_each(self.portal, prompts, ask, self.concurrency)
 
     # --- Answering with a policy ---
 
@@ -152,7 +152,7 @@ class OpenAiEngine(ChatEngine):
         Replies finished before an error are yielded before it is raised.
         """
         service = PolicyService(self.served_model, plan, rule, on_stop, self.remarks)
-        return asked_each(self.portal, requests, service.answer, batch_size or self.concurrency)
+        return ask_each(self.portal, requests, service.answer, batch_size or self.concurrency)
 
     def close(self) -> None:
         """Close the connections and end the thread."""
@@ -160,7 +160,7 @@ class OpenAiEngine(ChatEngine):
         self.thread.__exit__(None, None, None)
 
     async def _question(self, prompt: Prompt, plan: ProbePlan, slots: anyio.Semaphore) -> RawTrace:
-        """Generate one trace, or read a recorded one, then run all its probes at once."""
+        """Generate one trace, or read a recorded one, then run all its probes concurrently."""
         model = self.served_model
         replica = model.client.assign_replica()
         trace = model.begin(model.chat.prompt_ids(prompt.messages), prompt, plan, replica=replica)
@@ -198,7 +198,7 @@ _TRIED = 8
 
 
 async def _obeys(model: ServedModel, ids: Sequence[int]) -> Check:
-    """Check that the server obeys token limits and stop ids, and takes prompt ids unchanged."""
+    """Check that the server obeys token limits and stop ids, and leaves prompt ids unchanged."""
     drawn = await model.client.complete(ids, max_tokens=_TRIED)
     tokens, wrong = drawn.token_ids or (), []
     if len(tokens) > _TRIED or (len(tokens) < _TRIED and drawn.finish_reason != "stop"):
@@ -231,7 +231,7 @@ async def _resumes(model: ServedModel, ids: Sequence[int]) -> Check:
         f"resumed after {half} tokens, the server continues with {list(rest.token_ids or ())}; "
         f"without the interruption it continued with {list(whole[half:])}"
     )
-    advice = "resumed traces differ in half precision; where stops must not, serve in float32"
+    advice = "in half precision resumed traces differ; where stops must not, serve in float32"
     return Check("resumes", "warn", detail, advice)
 
 
@@ -253,7 +253,7 @@ def _caches(model: ServedModel) -> Check:
 
 
 def _top_k(model: ServedModel, plan: ProbePlan) -> Check:
-    """Check how many log-probabilities the server gives; raises if the plan needs more."""
+    """Check how many log-probabilities the server gives; raise if the plan needs more."""
     gives = f"the server gives {model.endpoint.top_limit} log-probabilities per token"
     k = model.check_entropy(plan.entropy)
     if k is not None:

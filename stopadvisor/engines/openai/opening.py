@@ -36,13 +36,13 @@ def open_servers(
     Parameters
     ----------
     model
-        Its name at the server, or the folder or Hub name that the server loaded it from.
+        Its name at the server, or the folder or Hub name it was loaded from.
     base_urls
         Such as ``http://host:8000/v1``; several replicas share the questions.
     concurrency
         Largest number of requests in flight.
     api_key_env
-        Environment variable of the API key; by default ``OPENAI_API_KEY``, if it is set.
+        Environment variable of the API key; by default ``OPENAI_API_KEY``, if set.
     request_timeout, retry_timeout
         Seconds for one answer, and for retrying a failing request.
     on_wait
@@ -79,7 +79,7 @@ def open_servers(
     try:
         served = portal.call(partial(open_client, client, **chat))
     except BaseException as error:
-        # Passing the error (such as Ctrl-C) cancels running tasks instead of waiting for them.
+        # Passing the error, such as Ctrl-C, cancels running tasks instead of waiting for them.
         thread.__exit__(type(error), error, error.__traceback__)
         raise
     return OpenAiEngine(

@@ -25,7 +25,7 @@ from stopadvisor.engines.http.client import (
     Unreachable,
 )
 from stopadvisor.engines.http.key import ForwardedKey, Key
-from stopadvisor.engines.openai.each import asked_each
+from stopadvisor.engines.openai.each import ask_each
 from stopadvisor.ground.constants import POLICY_HEADER
 from stopadvisor.ground.errors import EngineError, ModelError
 from stopadvisor.ground.fields import MOST_TOKENS
@@ -36,12 +36,12 @@ from stopadvisor.runs.ladder import Ladder, Rung
 __all__ = ["AskEach", "RungServers", "open_rungs", "request_of"]
 
 AskEach = Callable[..., Iterator[tuple[int, Any]]]
-"""As `asked_each`, without its portal."""
+"""`ask_each` bound to a portal."""
 
 _PATIENCE = 5.0
-"""Seconds of retries at a cheap rung before the request climbs."""
+"""Seconds for which a cheap rung is retried before the request climbs."""
 _REST = 30.0
-"""Seconds for which a rung that was down is skipped."""
+"""Seconds for which a rung is skipped after it was down."""
 _THINKING_BEGINS, _THINKING_ENDS = "<think>", "</think>"
 
 
@@ -95,13 +95,14 @@ def _read(data: Mapping[str, Any], seconds: float) -> RungAnswer:
 class RungServers:
     """The servers of a ladder's rungs, within one event loop.
 
-    A cheap rung that refuses or talks nonsense is skipped; one that is down or busy is retried for
-    five seconds, then skipped for thirty.  The reference is retried for `patience` seconds, and so
-    is every rung if `climbs` is false, for recording.  A server that refuses log-probabilities is
-    asked without.  `on_wait` is called with one line if a server that is not skipped has to be
-    waited for.  For a gateway, `rung_timeout` limits the reply of a cheap rung, and with `forwards`
-    a client's own key goes to the reference's server and to no other.  `local` asks rungs whose
-    models run here.  ModelError if a rung lacks a model or a server, or a key is unset.
+    A cheap rung that refuses or replies with nonsense is skipped; one that is down or busy is
+    retried for five seconds, then skipped for thirty.  The reference is retried for `patience`
+    seconds; when recording (`climbs` is false), so is every rung.  A server that refuses
+    log-probabilities is asked without.  `on_wait` is called with one line when a server that is not
+    skipped keeps us waiting.  For a gateway, `rung_timeout` limits the reply of a cheap rung, and
+    with `forwards` a client's own key goes to the reference's server only.  `local` asks rungs
+    whose models run here.  Raises ModelError if a rung lacks a model or a server, or a key is
+    unset.
     """
 
     def __init__(
@@ -119,10 +120,10 @@ class RungServers:
     ) -> None:
         self._reference = ladder.reference
         self._climbs, self._local = climbs, local
-        # Never asked for log-probabilities: a server stops no reply that needs them.
+        # Not asked for log-probabilities: with them a server does not apply its policy.
         self._silent = {rung.name for rung in ladder.rungs if rung.policy_digest is not None}
         self._clients: dict[str, Client] = {}
-        # Rungs at the same server share its concurrency; a policy's rungs name no server.
+        # Rungs at one server share its concurrency.
         places = {rung.base_url: asyncio.Semaphore(concurrency) for rung in ladder.rungs}
         self._free = {rung.name: places[rung.base_url] for rung in ladder.rungs}
         self.concurrency, self.size = concurrency, concurrency * len(places)
@@ -154,9 +155,9 @@ class RungServers:
             await client.aclose()
 
     async def listed(self, seconds: float) -> Mapping[str, Any]:
-        """The models that the reference's server lists within `seconds`, before it is asked more.
+        """Return the reference server's list of models, before asking it anything else.
 
-        `Unreachable` if it is down or silent.
+        Raises `Unreachable` if it is down or takes longer than `seconds`.
         """
         client = self._clients[self._reference.name]
         usual, client.request_timeout = client.request_timeout, seconds
@@ -174,7 +175,8 @@ class RungServers:
     ) -> RungAnswer:
         """Ask a rung; if a cheap one cannot answer, the reply says why (`down`).
 
-        EngineError if the reference cannot answer, or while recording a rung cannot be reached.
+        Raises EngineError if the reference cannot answer, or if a rung cannot be reached while
+        recording.
         """
         if rung.name not in self._clients:
             assert self._local is not None  # `how_to_open` loaded its model
@@ -186,10 +188,10 @@ class RungServers:
         async with self._free[rung.name]:
             began = time.monotonic()
             try:
-                data = await self._asked(rung, prompt, max_tokens, logprobs=logprobs)
+                data = await self._send(rung, prompt, max_tokens, logprobs=logprobs)
                 return _judged(rung, _read(data, time.monotonic() - began), data).of(rung)
             except EngineError as error:
-                is_gone = isinstance(error, Unreachable)  # a refusal concerns this question alone
+                is_gone = isinstance(error, Unreachable)  # a refusal concerns only this question
                 is_final = isinstance(error, Refused) and error.status in FINAL
                 if not can_climb or ((is_gone or is_final) and not self._climbs):
                     raise
@@ -198,7 +200,7 @@ class RungServers:
                 seconds = time.monotonic() - began
                 return RungAnswer(finished=False, seconds=seconds, down=str(error), name=rung.name)
 
-    async def _asked(
+    async def _send(
         self, rung: Rung, prompt: Prompt, max_tokens: int | None, *, logprobs: bool
     ) -> dict[str, Any]:
         client, asks = self._clients[rung.name], logprobs and rung.name not in self._silent
@@ -216,7 +218,7 @@ class RungServers:
 
 
 def _judged(rung: Rung, answer: RungAnswer, data: Mapping[str, Any]) -> RungAnswer:
-    """The answer; paid for, but not served, if it was not given under the rung's policy."""
+    """Return the answer, marked as not to be served unless the rung's policy gave it."""
     if rung.policy_digest is None:
         return answer
     header, digest = data[POLICY_HEADER], f"{rung.policy_digest:.8}"
@@ -233,13 +235,13 @@ def _origin(url: str | None) -> tuple[str, str]:
 
 @contextmanager
 def open_rungs(ladder: Ladder, **how: Any) -> Iterator[tuple[RungServers, AskEach]]:
-    """Open the servers of a ladder, and `asked_each` in an event loop to ask them from.
+    """Open the servers of a ladder; yield them with `ask_each` bound to their event loop.
 
-    `how` and errors are as for `RungServers`.
+    Options and errors are those of `RungServers`.
     """
     servers = RungServers(ladder, **how)
     with start_blocking_portal() as portal:
         try:
-            yield servers, partial(asked_each, portal)
+            yield servers, partial(ask_each, portal)
         finally:
             portal.call(servers.aclose)

@@ -1,6 +1,6 @@
 """A model at a server with its tokenizer: generates one trace or answer at a time.
 
-A server ends answers by its own rules only, so our rules are applied to its tokens here.
+A server ends answers only by its own rules, so ours are applied to its tokens here.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _GREEDY: Mapping[str, Any] = {
     "min_p": 0.0,
     "repetition_penalty": 1.0,
 }
-"""Every field is given, as a server fills in the model's own defaults."""
+"""All fields are given, or the server would fill in the model's own defaults."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class ServedModel:
         return Sampling.of(self.generation, plan)
 
     def check_entropy(self, entropy: str) -> int | None:
-        """Return the number of log-probabilities to request (None for ``none``), or refuse it."""
+        """Return how many log-probabilities to request (None for ``none``); refuse too many."""
         if entropy == NO_ENTROPY:
             return None
         k = self.top_of(entropy)
@@ -92,7 +92,7 @@ class ServedModel:
         *,
         replica: int | None = None,
     ) -> Trace:
-        """Return an empty trace; see `Client.assign_replica` for the replica."""
+        """Return an empty trace; `replica` as in `Client.assign_replica`."""
         room = self.thinking_room(prompt_ids, plan)
         end = TraceEnd(self.chat.closer.ids, self.stop_ids, room, plan.answer_cap)
         return Trace(prompt_ids, prompt, plan, replica, end)
@@ -103,10 +103,10 @@ class ServedModel:
         """Generate until the trace is over or has `until` tokens after the prompt.
 
         Usually one request; more only if the closer contains a stop id or the server stops early.
-        Each part has its own seed, so a trace sampled in parts differs from one sampled at once
+        Each part has its own seed, so a trace sampled in parts differs from one sampled whole
         (greedy traces are equal).  With `grown` tokens are streamed, and a broken stream is resumed
-        after the last token received.  Cancelling aborts the request.  Raises `EngineError` if the
-        server refuses, or fails until the retry time-out.
+        after its last token.  Cancelling aborts the request.  Raises `EngineError` if the server
+        refuses, or fails until the retry time-out.
         """
 
         def take(new: Sequence[int]) -> bool:
@@ -135,9 +135,9 @@ class ServedModel:
     async def force(self, trace: Trace, at: int, *, precise: bool = False) -> ForcedAnswer:
         """Force a short greedy answer after `at` thinking tokens; always `precise`.
 
-        Endings, counts and means as in `engines.hf.branch.probe_branches`, with the entropy over
-        the K likeliest tokens of the plan's ``top-k:K``.  After an open cue, a second request reads
-        what follows the answer's newline.  Raises as `extend` and `check_entropy`.
+        Endings, counts and means are as in `engines.hf.branch.probe_branches`, with the entropy
+        over the K likeliest tokens of the plan's ``top-k:K``.  After an open cue, a second request
+        reads past the answer's newline.  Raises as `extend` and `check_entropy`.
         """
         del precise
         plan = trace.plan
@@ -149,7 +149,7 @@ class ServedModel:
                 [*trace.prompt_ids, *trace.ids[:at], *suffix, *ids],
                 max_tokens=limit,
                 logprobs=k,
-                # A newline before any content ends the request but not the answer.
+                # A newline before any content ends the request, but not the answer.
                 stop=["\n"],
                 **_GREEDY,
             )
@@ -171,12 +171,12 @@ class ServedModel:
     ) -> list[int]:
         """Close the thinking after `at` tokens and generate the visible answer.
 
-        `show` is called with the tokens of each finished request.  Raises as `extend`.
+        Calls `show` with the tokens of each finished request.  Raises as `extend`.
         """
         closer, plan = self.chat.closer.ids, trace.plan
         ids: list[int] = []
         over = False
-        while not over:  # once, unless the server has a lower token limit of its own
+        while not over:  # once, unless the server's own token limit is lower
             drawn = at + len(closer) + len(ids)
             answer = await self._continue(
                 trace,
@@ -194,10 +194,7 @@ class ServedModel:
         return ids
 
     def _drawn_as(self, trace: Trace, at: int) -> dict[str, Any]:
-        """Return the sampling fields for continuing a trace after `at` tokens, with its own seed.
-
-        Every field is given, as a server fills in the model's own defaults.
-        """
+        """Return all sampling fields, and a seed, for continuing a trace after `at` tokens."""
         sampling = self.sampling(trace.plan)
         fields: dict[str, Any] = {**vars(sampling), "top_k": sampling.top_k or -1}
         if sampling.temperature != 0:
@@ -206,11 +203,11 @@ class ServedModel:
         return fields
 
     async def _continue(self, trace: Trace, prefix: Sequence[int], **options: Any) -> Completion:
-        """Send one request; raise if the server counted another prompt than was sent."""
+        """Send one request; raise if the server counts the prompt's tokens differently."""
         answer = await self.client.complete(
             prefix, stop_token_ids=self.stop_ids, replica=trace.replica, **options
         )
-        # A broken or closed stream may not have reached its counts.
+        # A broken or closed stream may end before its counts.
         counted = answer.prompt_tokens or answer.finish_reason in ("stop", "length")
         if counted and answer.prompt_tokens != len(prefix):
             raise EngineError(
@@ -237,7 +234,7 @@ class ServedModel:
         return ids
 
     def _known(self, ids: Sequence[int]) -> list[int]:
-        """Return the ids; raise if the tokenizer lacks one of them."""
+        """Return the ids; raise if the tokenizer lacks one."""
         known = self.stops.vocabulary
         if ids and max(ids) >= known:
             raise EngineError(
@@ -248,7 +245,6 @@ class ServedModel:
 
 
 def _figures(answer: Completion, k: int) -> list[Figures]:
-    """Return the figures of the tokens that the server returned."""
     length = len(answer.token_ids or ())
     logprobs, top = answer.logprobs or (), answer.top_logprobs or ()
     if len(logprobs) < length or len(top) < length:
@@ -270,17 +266,17 @@ async def open_client(
     think_close: str | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> ServedModel:
-    """Open the model of a client, which is closed if that fails.
+    """Open the model of a client; close the client if that fails.
 
     `tokenizer` is a folder or Hub name; by default the model's origin as the server reports it,
     else the model.  Raises as `opening.open_servers`.
     """
-    # Silences the notice of transformers that torch is missing, which is not needed here.
+    # Silences transformers' notice that torch is missing, which is not needed here.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     model, key = client.model, client.key
     try:
         endpoint = await find_endpoint(client)
-        # In a thread, as it may download: waiting there can be interrupted.
+        # May download: waiting in a thread can be interrupted.
         load = partial(_load_tokenizer, tokenizer, model, endpoint.root)
         loaded = await run_sync(load, abandon_on_cancel=True)
         chat = Chat.of(
@@ -302,13 +298,13 @@ async def open_client(
             endpoint=endpoint,
         )
     except BaseException:
-        with CancelScope(shield=True):  # a cancelled task could not close it
+        with CancelScope(shield=True):  # else a cancelled task could not close it
             await client.aclose()
         raise
 
 
 def _load_tokenizer(named: str | None, model: str, root: str | None) -> LoadedTokenizer:
-    """Load the tokenizer that the user named, else that of the model or its origin."""
+    """Load the tokenizer that the user `named`, else that of the model or its origin."""
     if named is not None:
         return load_tokenizer(named)
     # A path on the server's machine cannot be looked up here.

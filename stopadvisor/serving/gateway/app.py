@@ -54,17 +54,14 @@ __all__ = ["Gateway"]
 _SMALL = 64 * 2**10
 """Bodies up to this size are parsed in the event loop, larger ones in a thread."""
 _CHECK_SECONDS = 5.0
-"""Seconds that a check waits for an upstream."""
+"""Seconds for which a check waits for an upstream."""
 
 T = TypeVar("T")
 
 
 @dataclass(eq=False)
 class Gateway:
-    """Answers what clients ask under ``/v1``.
-
-    All work for a request is cancelled as soon as its client disconnects.
-    """
+    """Answers the requests under ``/v1``; cancels one as soon as its client disconnects."""
 
     settings: GatewaySettings
     metrics: Metrics
@@ -74,10 +71,10 @@ class Gateway:
     """Shuts the gateway down; set by `server.run`."""
     draining: bool = False
     exit_code: int = 0
-    """Exit code of the alarm that shut the gateway down; 0 without one."""
+    """That of the alarm that shut the gateway down; 0 without one."""
     _swapping: asyncio.Lock = field(default_factory=asyncio.Lock)
     _tokenizing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Long prompts are tokenized one at a time: each takes a hundred times its size in memory."""
+    """Long prompts are tokenized one at a time: that takes a hundred times their size in memory."""
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -113,7 +110,7 @@ class Gateway:
                 self.auditors.open(served.policy for served in new.all)
                 checked = [upstream for upstream in self.pool.all if upstream.is_up]
                 if not checked:
-                    raise EngineError("no upstream is in use that policies could be checked with")
+                    raise EngineError("no upstream is in use to check the policies with")
                 try:
                     for upstream in checked:
                         await new.open_at(upstream, retry_timeout=_CHECK_SECONDS)
@@ -132,7 +129,7 @@ class Gateway:
             self.log.write("reload", policies=self.names())
 
     def names(self) -> list[dict[str, str]]:
-        """Models and digests of the policies in use."""
+        """Return the models and digests of the policies in use."""
         return [{"model": p.name, "digest": p.policy.digest[:8]} for p in self.policies.all]
 
     def _show_policies(self) -> None:
@@ -152,10 +149,10 @@ class Gateway:
             listed = await self._forwarder.get(upstream, "/models")
         except aiohttp.ClientConnectorError as error:
             raise EngineError(type(error).__name__) from error
-        except TimeoutError:  # an `OSError`, too
+        except TimeoutError:  # also an `OSError`
             raise
         except (aiohttp.ClientError, ValueError, OSError):
-            return True  # some servers do not publish the list, or are too busy to
+            return True  # some servers have no list, or are too busy to send it
         return self.policies.same_at(upstream, listed)
 
     # --- One request ---
@@ -214,7 +211,7 @@ class Gateway:
         is_chat = request.target.path == "/chat/completions"
         size = len(request.body)
         if size > _SMALL and (not is_chat or size > _SMALL + self.policies.longest_prompt):
-            # No policy can cover it, and parsing it may take seconds.
+            # No policy can cover it, and parsing could take seconds.
             record.reason = "room" if is_chat else record.reason
             return None
         body = await _offload(_parsed, request.body, size=size)
@@ -246,7 +243,7 @@ class Gateway:
     async def _climb(
         self, request: Incoming, sender: Sender, served: ServedPolicy, covered: CoveredRequest
     ) -> bool:
-        """Answer a covered request from a cheap rung; False leaves it to the reference's server."""
+        """Answer a covered request from a cheap rung; False: forward it to the reference."""
         record, reference, asked = sender.record, served.policy.ladder[-1], covered.request
         record.upstream, bound = 0, self.policies.rungs
         try:
@@ -259,7 +256,7 @@ class Gateway:
                     )
         except TimeoutError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, the reference answers
+        except Exception as error:  # noqa: BLE001 - in any case the reference can answer
             if not isinstance(error, StopAdvisorError):
                 record.error = type(error).__name__  # a bug in the gateway
             record.route, record.reason = "passthrough", "failed"
@@ -267,7 +264,7 @@ class Gateway:
         note_climb(climbed, record, self.metrics)
         answers = climbed.at < len(climbed.asked) and record.route != "shadow"
         gave_up = "; gave-up" if climbed.gave_up else ""
-        with bound.used():  # for the audit, too
+        with bound.used():  # also for the audit
             if answers:
                 sender.rung = climbed.rung + gave_up
                 limit = self.settings.timeouts.between
@@ -292,7 +289,7 @@ class Gateway:
         while (upstream := self.pool.pick(tried)) is not None:
             tried.append(upstream)
             bound = served.at.get(upstream.number)
-            if bound is None:  # just checked, but against policies that have been replaced since
+            if bound is None:  # it was checked against policies that have just been replaced
                 continue
             with self.pool.at(upstream), bound.used() as service:
                 prompt_ids = await self._rendered(service, asked)
@@ -317,7 +314,7 @@ class Gateway:
                     if sender.begun:
                         raise
                     if isinstance(error, Refused):
-                        break  # forwarding the request lets the client see the server's own words
+                        break  # forward the request, so that the client sees the server's own error
                     if isinstance(error, StopAdvisorError | TimeoutError):
                         self.pool.failed(upstream)
                         if request.is_over:
@@ -334,7 +331,7 @@ class Gateway:
         return False
 
     async def _rendered(self, service: PolicyService, asked: Request) -> list[int] | str:
-        """Return the prompt's token ids, or the reason why the policy cannot answer it."""
+        """Return the prompt's token ids, or why the policy cannot answer it."""
         messages = asked.prompt.messages
         size = sum(len(message["content"]) for message in messages)
         try:
@@ -351,14 +348,14 @@ class Gateway:
     def _served(
         self, served: ServedPolicy, record: RequestRecord, reply: AuditedReply, finish: FinishTrace
     ) -> None:
-        """Tell the auditor about a request that was answered under its policy."""
+        """Report a request that was answered under its policy to the auditor."""
         auditor = self.auditors.of(served.policy)
         if auditor is not None and record.route == "policy":
             auditor.served(reply, None if self._admission.is_crowded else finish)
 
 
 async def _refuse(sender: Sender, no: Refusal) -> None:
-    """Answer with an error unless a reply has begun."""
+    """Send an error, unless a reply has begun."""
     if not sender.begun:
         error = {"message": no.text, "type": no.kind, "code": None}
         await sender.json(no.status, {"error": error}, no.headers)
@@ -373,14 +370,14 @@ def _parsed(body: bytearray) -> Any:
 
 
 async def _offload(work: Callable[..., T], *given: Any, size: int) -> T:
-    """Call `work`; in a thread if its input is large, so that the event loop stays responsive."""
+    """Call `work`; if its input is large, in a thread, to keep the event loop responsive."""
     return work(*given) if size <= _SMALL else await asyncio.to_thread(work, *given)
 
 
 async def _finish(
     bound: Bound[PolicyService], asked: Request, answered: LiveAnswer
 ) -> FullThinking:
-    """Answer a stopped request again with full thinking, from the same seed."""
+    """Answer a stopped request again, with full thinking and the same seed."""
     with bound.used() as service:
         full = replace(service, rule=None, shadow=False)
         whole = await full.answer(asked, prompt_ids=answered.trace.prompt_ids, replica=0)

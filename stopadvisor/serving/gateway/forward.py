@@ -30,19 +30,20 @@ _HOP_BY_HOP = frozenset(
         *(b"trailer", b"transfer-encoding", b"upgrade", b"proxy-connection"),
     )
 )
-"""Headers of one connection (RFC 9110, section 7.6.1); `Connection` may name more."""
+"""Headers of one connection (RFC 9110, section 7.6.1); `Connection` can name more."""
 _NOT_FORWARDED = frozenset((b"host", b"content-length", b"expect"))
 _NOT_RETURNED = frozenset((POLICY_HEADER.lower().encode(),))
 """An upstream must not forge the gateway's own header."""
 _AUTOMATIC = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
 """Headers that aiohttp would add."""
 _MOST_BYTES = 4 * 2**20
-"""Most bytes of a list of models."""
+"""Limit on the size of a list of models."""
 _BUSY = {502, 503, 504}
 """Statuses after which another upstream is tried."""
 _UNREACHABLE = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 _DISCONNECTED = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
-"""Closed or reset without an answer; also the base of errors of connecting."""
+"""Errors of a connection closed or reset without an answer; some errors of connecting derive from
+them."""
 _STREAM_PATHS = {"/chat/completions", "/completions"}
 """Their streams end with ``data: [DONE]``."""
 
@@ -60,18 +61,12 @@ class _Unfit(Exception):
 
 
 class Forwarder:
-    """Forwards requests.
-
-    Parameters
-    ----------
-    key : Key or None
-        API key of all upstreams; None forwards each request's own ``Authorization``.
-    """
+    """Forwards requests, with the upstreams' `key` or else each request's ``Authorization``."""
 
     def __init__(self, pool: Pool, timeouts: Timeouts, key: Key | None) -> None:
         self._pool, self._timeouts, self._key = pool, timeouts, key
         self._proxies = {upstream: proxy_of(upstream.url) for upstream in pool.all}
-        # Shorter than upstreams keep idle connections: vLLM closes them after 5 s.
+        # vLLM closes idle connections after 5 s.
         self._http = _session(timeouts, keepalive_timeout=4.0)
         self._fresh = _session(timeouts, force_close=True)
         """Opens a connection for each request."""
@@ -89,7 +84,7 @@ class Forwarder:
         EngineError
             The reply is too long, or a redirection.
         aiohttp.ClientError, ValueError, OSError
-            There is no such reply; `TimeoutError` if it does not come in time.
+            There is no such reply; a `TimeoutError` if it is late.
         """
         headers = [] if self._key is None else [("Authorization", self._key.header)]
         async with (
@@ -126,10 +121,10 @@ class Forwarder:
         )
 
     async def forward(self, request: Incoming, send: Send) -> Upstream:
-        """Answer a request with an upstream's reply, and return the upstream.
+        """Answer a request with an upstream's reply; return the upstream.
 
-        Another upstream is tried as long as no byte was sent to the client and the request's time
-        has not run out.
+        Until the first byte is sent to the client or the request's time has run out, another
+        upstream may be tried.
 
         Raises
         ------
@@ -170,11 +165,10 @@ class Forwarder:
         raise Refusal(status, message, "upstream_error")
 
     def _may_be_well(self, error: Exception, tried: list[Upstream]) -> bool:
-        """Whether the last upstream tried may answer the request on another connection.
+        """Whether the last upstream tried may answer the request on a new connection.
 
-        It may just have closed an idle connection.  And where this process had no processor for
-        some seconds, a connection that was accepted at once seems late: tried again if no other
-        upstream can be.
+        It may just have closed an idle one.  Or a connection seemed late because this process got
+        no CPU time for some seconds: then it is tried again if there is no other upstream.
         """
         if isinstance(error, aiohttp.ConnectionTimeoutError):
             return self._pool.pick(tried) is None
@@ -236,7 +230,7 @@ class Forwarder:
                     shown = piece if mask is None else mask.take(piece)
                     if shown:
                         await send(_piece(shown, more=True))
-                    # Not for every piece: rescheduling costs a tenth of forwarding it.
+                    # Not for every piece: that would cost a tenth of forwarding it.
                     if streams and loop.time() > renewed + limits.between / 10:
                         renewed = loop.time()
                         limit.reschedule(min(renewed + limits.between, end))
@@ -246,14 +240,14 @@ class Forwarder:
                 await send(_piece(b"" if mask is None else mask.rest(), more=False))
                 if answer.status not in _BUSY:
                     upstream.failures = 0
-        except (aiohttp.ClientError, OSError) as error:  # a TimeoutError is an OSError
+        except (aiohttp.ClientError, OSError) as error:  # including TimeoutError
             if begun:
                 raise BrokenReply from error
             raise
 
     def _headers(self, request: Incoming) -> list[tuple[str, str]]:
         left_out = _NOT_FORWARDED
-        if self._key is not None:  # the key could not be masked in a compressed reply
+        if self._key is not None:  # in a compressed reply the key could not be masked
             left_out |= {b"authorization", b"accept-encoding"}
         headers = [
             (name.decode("latin-1"), _text(value))
@@ -271,13 +265,13 @@ def _session(timeouts: Timeouts, **connections: Any) -> aiohttp.ClientSession:
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect),
         connector=aiohttp.TCPConnector(limit=0, **connections),
-        # With it, requests without a key would get credentials from the operator's ~/.netrc.
+        # True would add credentials from the operator's ~/.netrc to requests without a key.
         trust_env=False,
     )
 
 
 def proxy_of(upstream_url: str) -> str | None:
-    """Return the proxy that the environment names for an upstream, with its credentials."""
+    """Return the proxy for an upstream, with its credentials, from the environment."""
     upstream = urlsplit(upstream_url)
     proxy = getproxies().get(upstream.scheme)
     if not proxy or proxy_bypass(upstream.hostname or ""):
@@ -295,7 +289,7 @@ def _ends_openly(request: Incoming, answer: aiohttp.ClientResponse) -> bool:
 
 
 def _end_to_end(headers: _Headers, left_out: Collection[bytes]) -> list[tuple[bytes, bytes]]:
-    """Return the headers without those of the connection and those left out; names lower case."""
+    """Return the headers, names in lower case, without the connection's and those left out."""
     headers = [(name.lower(), value) for name, value in headers]
     named = {
         token.strip().lower()
@@ -307,7 +301,7 @@ def _end_to_end(headers: _Headers, left_out: Collection[bytes]) -> list[tuple[by
 
 
 def _text(value: bytes) -> str:
-    """Decode a header's value so that aiohttp, which encodes UTF-8, sends the same bytes."""
+    """Decode a header's value so that aiohttp, which encodes as UTF-8, sends the same bytes."""
     try:
         return value.decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Receive requests: check paths and methods, limit the size of bodies, queue what is too much."""
+"""Receive requests: check methods and paths, limit bodies, queue excess requests."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from stopadvisor.serving.serve_settings import Timeouts
 __all__ = ["Admission", "Incoming", "Intake", "Refusal", "Target"]
 
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
-"""Without TRACE, which would return the upstream's key, and without CONNECT."""
+"""Without CONNECT, and without TRACE, which would return the upstream's key."""
 _MOST_BYTES = 64 * 2**20
-"""Most bytes of one body; a body may contain images."""
+"""Limit on one body, which may contain images."""
 _HELD_BYTES = 4 * _MOST_BYTES
-"""Most bytes of all bodies, each counted from its first byte until its request is answered."""
+"""Limit on all bodies together; one counts from its first byte until its request is answered."""
 _RETRY_AFTER = 5
 """Seconds; by then some requests will have finished."""
 _DECODINGS = 4
-"""Most layers of percent-encoding in a path; servers decode once or twice."""
+"""Limit on the layers of percent-encoding in a path; servers decode once or twice."""
 
 
 class Refusal(Exception):
-    """The gateway answers a request with an error of its own."""
+    """The gateway answers a request with an error."""
 
     def __init__(
         self, status: int, text: str, kind: str = "invalid_request", retry_after: int | None = None
@@ -50,7 +50,7 @@ class Target:
     """A checked path below the base URL; every URL at an upstream is built from one."""
 
     path: str
-    """Starts with a slash and stays below the base URL; percent-encoded as it was sent."""
+    """Starts with a slash and stays below the base URL; percent-encoded as sent."""
     query: str = ""
     """Without the question mark."""
 
@@ -59,7 +59,7 @@ class Target:
             raise Refusal(404, "no such path")
 
     def at(self, base_url: str) -> URL:
-        """Return the URL at an upstream, whose scheme, host and port no path can change."""
+        """Return the URL at an upstream; no path can change scheme, host or port."""
         base = urlsplit(base_url)
         return URL.build(
             scheme=base.scheme,
@@ -79,7 +79,7 @@ def _stays_below(path: str) -> bool:
             break
     else:
         return False
-    # Some servers strip parameters from each segment (`..;/`), some treat a backslash as a slash.
+    # Some servers strip parameters from segments (`..;/`); some take a backslash for a slash.
     segments = (segment.partition(b";")[0] for segment in re.split(rb"[/\\]", decoded))
     is_plain = min(decoded) >= 0x20 and 0x7F not in decoded
     return is_plain and all(segment.strip() not in (b".", b"..") for segment in segments)
@@ -87,7 +87,7 @@ def _stays_below(path: str) -> bool:
 
 @dataclass
 class Incoming:
-    """One received request."""
+    """A received request."""
 
     method: str
     target: Target
@@ -110,7 +110,7 @@ class Incoming:
 
 
 class Intake:
-    """Receives requests within one memory budget for all their bodies."""
+    """Receives requests; all their bodies share one memory budget."""
 
     def __init__(self, timeouts: Timeouts) -> None:
         self._timeouts = timeouts
@@ -177,10 +177,7 @@ _WAITING_PER_PLACE = 2
 class Admission:
     """Limits concurrent and waiting requests; first come, first served.
 
-    Parameters
-    ----------
-    make_room : callable
-        Called when a request has to wait, to cancel background work.
+    `make_room` is called when a request has to wait, to cancel background work.
     """
 
     def __init__(self, places: int, metrics: Metrics, make_room: Callable[[], None]) -> None:
@@ -195,13 +192,7 @@ class Admission:
 
     @asynccontextmanager
     async def place(self, record: RequestRecord) -> AsyncIterator[None]:
-        """Wait for a place and hold it until the block ends.
-
-        Raises
-        ------
-        Refusal
-            The queue is full.
-        """
+        """Wait for a place and hold it for the block; raise `Refusal` if the queue is full."""
         began = time.perf_counter()
         if self._free.locked():
             self._make_room()

@@ -1,4 +1,4 @@
-"""Replies to covered requests of a ladder: sent whole once a rung passed, else forwarded."""
+"""A ladder's replies to covered requests: sent whole once a rung passes, else forwarded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["as_reference", "audited_climb", "finish_climb", "note_climb", "send_
 
 
 def as_reference(body: bytearray, rung: Rung) -> bytearray:
-    """The body with the fields that the reference's replies were recorded with."""
+    """Return the body with the fields that the reference's replies were recorded with."""
     asked = parse_json(body)
     fields = request_of(rung, (), max_tokens=rung.max_tokens, logprobs=False)
     fields = {name: value for name, value in fields.items() if name not in ("model", "messages")}
@@ -33,9 +33,9 @@ def as_reference(body: bytearray, rung: Rung) -> bytearray:
 async def send_served(
     climbed: Climbed, model: str, covered: CoveredRequest, sender: Sender, *, seconds: float
 ) -> None:
-    """Send the reply to serve; its usage counts everything that was decoded.
+    """Send the served reply; its usage counts everything decoded.
 
-    SlowReader if the client takes longer than `seconds` to read it.
+    Raises SlowReader if the client takes longer than `seconds` to read it.
     """
     served, chat = climbed.served, ChatReply(model, sender.record.id)
     finish: Finish = "stop" if served.finished else "length"
@@ -65,7 +65,7 @@ async def send_served(
 
 
 def note_climb(climbed: Climbed, record: RequestRecord, metrics: Metrics) -> None:
-    """Record a climb; tokens of a forwarded reference are not known yet."""
+    """Record a climb; the tokens of a forwarded reference are not known yet."""
     record.rung = climbed.rung
     record.discarded_tokens = climbed.discarded_tokens
     if climbed.at < len(climbed.asked):
@@ -82,8 +82,8 @@ def note_climb(climbed: Climbed, record: RequestRecord, metrics: Metrics) -> Non
 def audited_climb(
     climbed: Climbed, policy: Policy, task: str, record: RequestRecord
 ) -> AuditedReply:
-    """The audit record of a reply, to be compared with the reference's."""
-    # Calibration knows the prompt's length as the first rung counts it.
+    """Return the audit record of a reply, for comparison with the reference's."""
+    # Calibration recorded the prompt's length as counted by the first rung.
     counted = [r.prompt_tokens for r in climbed.asked[:1] if r.name == policy.ladder[0].name]
     return AuditedReply(
         id=record.id,
@@ -98,7 +98,7 @@ def audited_climb(
 async def finish_climb(
     bound: Bound[RungServers], policy: Policy, asked: Request, climbed: Climbed
 ) -> FullThinking:
-    """Ask the reference too, reusing its samples that were drawn already."""
+    """Ask the reference too, reusing the samples it has already given."""
     with bound.used() as servers:
         full = await climb(
             servers, policy, asked.prompt, asked.task, reference_alone=True, before=climbed.asked

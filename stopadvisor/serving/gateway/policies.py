@@ -28,21 +28,21 @@ __all__ = ["Bound", "PolicySet", "ServedPolicy", "entries", "upstream_key"]
 _TOKEN_BYTES = 16
 """Upper bound on the average JSON bytes per token of text, in any language."""
 _MOST_PROMPT = 4 * 2**20
-"""Most bytes of a prompt if a server does not report its context length."""
+"""Limit on a prompt's bytes if a server does not report its context length."""
 
 _Service = TypeVar("_Service")
 
 
 @dataclass(eq=False)
 class Bound(Generic[_Service]):
-    """A policy at one upstream, closed once it has been replaced and its last request is done."""
+    """A policy at one upstream; once replaced, it closes after its last request."""
 
     service: _Service
     close: Callable[[], Coroutine[Any, Any, None]]
     _retired: bool = False
     _users: int = 0
     _closing: asyncio.Task[None] | None = None
-    """A separate task, because the last request's client may disconnect and cancel its own."""
+    """A separate task: the last request's client may disconnect, which cancels its own."""
 
     @contextmanager
     def used(self) -> Iterator[_Service]:
@@ -66,7 +66,7 @@ class Bound(Generic[_Service]):
             self._closing = asyncio.create_task(self._close_unused())
 
     async def _close_unused(self) -> None:
-        if self._users:  # the last request's audit has just begun; its end closes the service
+        if self._users:  # an audit has just begun, and will close the service when it ends
             self._closing = None
         else:
             await self.close()
@@ -80,7 +80,7 @@ class ServedPolicy:
     asked_for: str
     """Model name to look up at an upstream."""
     name: str = ""
-    """The name under which the upstreams list the model; empty until one has been opened."""
+    """The model's name in the upstreams' lists; empty until one has been opened."""
     coverage: Coverage | None = None
     at: dict[int, Bound[PolicyService]] = field(default_factory=dict)
     """By upstream number; empty for a policy that climbs a ladder."""
@@ -89,13 +89,13 @@ class ServedPolicy:
 class PolicySet:
     """All policies in use, one for each served model and task.
 
-    A reload replaces the whole set; requests in flight finish under the set they started with.
+    A reload replaces the whole set; requests in flight finish under theirs.
     """
 
     def __init__(self, policies: tuple[ServedPolicy, ...], settings: GatewaySettings) -> None:
         self.all = policies
         self.rungs: Bound[RungServers] | None = None
-        """The servers of a ladder, which all policies share."""
+        """A ladder's servers, shared by all policies."""
         self._settings = settings
         self._entries: dict[str, Any] = {}
 
@@ -120,7 +120,7 @@ class PolicySet:
                 coverage = Coverage.of_ladder(policy, any_text=settings.any_text)
                 served = ServedPolicy(policy, name, name, coverage)
             else:
-                policy_plan(policy, at_server=True)  # refuses one that no server can follow
+                policy_plan(policy, at_server=True)  # refuses policies that no server can follow
                 assert policy.terms.model is not None
                 name = settings.model or policy.terms.model.name
                 served = ServedPolicy(policy, name)
@@ -131,7 +131,7 @@ class PolicySet:
         return cls(tuple(policies), settings)
 
     def of(self, model: Any) -> list[ServedPolicy]:
-        """Return the policies for the model that a request names."""
+        """Return the policies for the model in a request."""
         return [served for served in self.all if served.name == model]
 
     async def open_at(self, upstream: Upstream, *, retry_timeout: float) -> None:
@@ -140,7 +140,7 @@ class PolicySet:
         Raises
         ------
         PolicyError, ModelError
-            A model is missing, or is not the one that its policy was calibrated with.
+            A model is missing, or differs from its policy's.
         Unreachable
             The upstream stays down for longer than `retry_timeout`.
         """
@@ -181,7 +181,7 @@ class PolicySet:
         self._entries[upstream.url] = entries(listed, self.names)
 
     async def _open_ladder(self, upstream: Upstream, ladder: Ladder) -> None:
-        """Open the servers of a ladder; only the reference's must be reachable."""
+        """Open a ladder's servers; only the reference's must be reachable."""
         limits = self._settings.timeouts
         servers = RungServers(
             ladder,
@@ -208,17 +208,17 @@ class PolicySet:
 
     @property
     def longest_prompt(self) -> int:
-        """Generous upper bound on the JSON bytes of a prompt that fits any model's context."""
+        """Generous upper bound on the JSON bytes of a prompt that fits a model's context."""
         bounds = (bound for served in self.all for bound in served.at.values())
         contexts = [bound.service.model.endpoint.context or _MOST_PROMPT for bound in bounds]
         return min(_MOST_PROMPT, _TOKEN_BYTES * max(contexts, default=0))
 
     def same_at(self, upstream: Upstream, listed: Any) -> bool:
-        """Whether an upstream still lists the models as it did when they were opened."""
+        """Whether an upstream lists the models as it did when they were opened."""
         return bool(self._entries.get(upstream.url) == entries(listed, self.names))
 
     async def retire(self) -> None:
-        """Accept no more requests; close each policy's connections after its last one."""
+        """Close each policy's connections after its last request; accept no more."""
         rungs, self.rungs = self.rungs, None
         if rungs is not None:
             await rungs.retire()

@@ -14,10 +14,10 @@ from stopadvisor.serving.metrics import Log, Metrics
 __all__ = ["Pool", "Upstream"]
 
 _FAILURES = 3
-"""Consecutive failures after which a server that still accepts connections is checked."""
+"""Consecutive failures after which a server that accepts connections is checked."""
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 30.0
-"""Seconds between two checks of a server that is out of use, doubling from the first."""
+"""Seconds between checks of a server out of use, at first and at most; the pause doubles."""
 
 
 @dataclass(eq=False)
@@ -34,11 +34,11 @@ class Upstream:
     refused: StopAdvisorError | None = None
     """Why the last check failed."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Wakes `Pool.supervise` when the server is taken out of use or is in doubt."""
+    """Wakes `Pool.supervise` when the server is taken out of use or doubted."""
 
     @property
     def is_doubted(self) -> bool:
-        """Whether the server is in use, but has failed so often that it must be checked."""
+        """Whether the server is in use but has failed often enough to be checked."""
         return self.is_up and self.failures >= _FAILURES
 
     def __lt__(self, other: Upstream) -> bool:
@@ -50,16 +50,12 @@ class Pool:
     """All upstreams.
 
     A server that refuses connections is taken out of use at once.  One that fails several requests
-    is checked first, because the requests may be at fault.  A server comes back only after a check
-    has found the same model there; client requests never test it.
+    is checked first: the requests may be at fault.  A server comes back only after a check finds
+    the same model there; client requests never test it.
 
-    Parameters
-    ----------
-    check : callable
-        Opens a server again and checks it against the policies; raises if that fails.
-    glance : callable
-        Whether a server still lists what it did when it was opened; raises `EngineError` or
-        `TimeoutError` if it does not answer.
+    `check` opens a server again and checks it against the policies; it raises if that fails.
+    `glance` says whether a server still lists what it did when it was opened; it raises
+    `EngineError` or `TimeoutError` if the server does not answer.
     """
 
     def __init__(
@@ -77,7 +73,7 @@ class Pool:
         self._metrics, self._log = metrics, log
         self._checked = asyncio.Event()
         for upstream in self.all:
-            self._show(upstream)
+            self._export(upstream)
 
     @property
     def is_ready(self) -> bool:
@@ -85,7 +81,7 @@ class Pool:
         return any(upstream.is_up for upstream in self.all)
 
     def pick(self, tried: Collection[Upstream]) -> Upstream | None:
-        """Return the server to ask next; None if all that are in use were tried."""
+        """Return the server to ask next; None if all in use were tried."""
         return min((u for u in self.all if u.is_up and u not in tried), default=None)
 
     @contextmanager
@@ -109,12 +105,12 @@ class Pool:
             upstream.changed.set()
 
     async def supervise(self, upstream: Upstream) -> None:
-        """Check a server until it passes, watch it while it is in use, and start over; forever."""
+        """Check a server until it passes, watch it while it is in use, start over; forever."""
         pause = _FIRST_PAUSE
         while True:
             try:
                 await self._check(upstream)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the server is checked again
+            except Exception as error:  # noqa: BLE001 - in any case it is checked again
                 why = error if isinstance(error, StopAdvisorError) else None
                 upstream.refused = why or EngineError(type(error).__name__)
                 message = str(upstream.refused)
@@ -129,14 +125,14 @@ class Pool:
             upstream.is_up, upstream.failures, upstream.refused = True, 0, None
             upstream.changed.clear()
             self._checked.set()
-            self._show(upstream)
+            self._export(upstream)
             self._log.write("upstream-up", upstream=upstream.number)
             while upstream.is_up and not upstream.is_doubted:
-                await self._look(upstream)
-            if upstream.is_doubted:  # or bad requests could keep it busy with checks
+                await self._watch(upstream)
+            if upstream.is_doubted:  # else bad requests could keep it busy with checks
                 await asyncio.sleep(pause)
 
-    async def _look(self, upstream: Upstream) -> None:
+    async def _watch(self, upstream: Upstream) -> None:
         """Wait for a failure or the next regular look; take the server out if it changed."""
         try:
             async with asyncio.timeout(self._every):
@@ -156,10 +152,7 @@ class Pool:
     async def wait_ready(self, retry_timeout: float) -> None:
         """Wait until every server has been checked once and one is in use.
 
-        Raises
-        ------
-        StopAdvisorError
-            A server serves something else; servers that are down or busy are waited for.
+        Raises `StopAdvisorError` if a server serves something else, or none is up in time.
         """
         try:
             async with asyncio.timeout(retry_timeout):
@@ -177,11 +170,11 @@ class Pool:
             raise why or EngineError(f"no answer for {retry_timeout:g} s from {urls}") from None
 
     def take_out(self, upstream: Upstream, why: str) -> None:
-        """Send a server no requests until it has passed a check."""
+        """Send a server no more requests until it passes a check."""
         upstream.is_up = False
         upstream.changed.set()
-        self._show(upstream)
+        self._export(upstream)
         self._log.write("upstream-down", upstream=upstream.number, reason=why)
 
-    def _show(self, upstream: Upstream) -> None:
+    def _export(self, upstream: Upstream) -> None:
         self._metrics.upstream_up.labels(str(upstream.number)).set(upstream.is_up)

@@ -30,17 +30,17 @@ from stopadvisor.serving.serve_settings import GatewaySettings, reload_on_hangup
 __all__ = ["listen", "run", "serve"]
 
 _KEEP_ALIVE = 75
-"""Seconds that idle connections are kept: longer than load balancers keep theirs."""
+"""Seconds for which idle connections are kept: longer than load balancers keep theirs."""
 _BACKLOG = 2048
 """Connections that the kernel queues."""
 _ACCEPTED_AT_ONCE = 64
-"""Connections accepted in one go, before the limit can close any of them."""
+"""Connections accepted in one go, before the limit can close any."""
 HEAD_SECONDS = 10.0
 """Time for a request's head, from its first byte or, on a new connection, from the connect."""
 HEAD_BYTES = 64 * 2**10
-"""Most bytes of a head, of chunk extensions or of trailers."""
+"""Limit on a head, on chunk extensions and on trailers."""
 _OTHER_FILES = 128
-"""Open files of the process other than connections to clients and upstreams."""
+"""Open files other than connections to clients and upstreams."""
 _MOST_FILES = 2**16
 
 
@@ -50,16 +50,16 @@ def serve(settings: GatewaySettings, err: TextIO) -> int:
     Raises
     ------
     PolicyError
-        A policy is refused, or was calibrated with another model than the upstreams'.
+        A policy is refused, or does not match the upstreams' model.
     ModelError
-        An upstream cannot be used, its key is missing, or the address cannot be listened on.
+        An upstream cannot be used, its key is missing, or the port cannot be opened.
     Unreachable
         No upstream answers within `settings.retry_timeout`.
     """
-    upstream_key(settings)  # refuses one that is not set
+    upstream_key(settings)  # refuses an unset one
     policies = PolicySet.load(settings)
     settings = replace(settings, upstreams=Servers(settings.upstreams).urls)
-    # Uvicorn would log access lines, and stack traces of our own errors.
+    # Uvicorn would log access lines, and stack traces of our errors.
     logging.getLogger("uvicorn").addHandler(logging.NullHandler())
     logging.getLogger("uvicorn").propagate = False
     log = Log(err)
@@ -109,10 +109,7 @@ async def _run(
 async def run(gateway: Gateway, listening: socket.socket, ready: Callable[[], None]) -> None:
     """Serve until `gateway.leave` is called; call `ready` once requests can be answered.
 
-    Raises
-    ------
-    ModelError, Unreachable
-        As in `serve`.
+    Raises as `serve`.
     """
     settings = gateway.settings
     server = GatewayServer.of(routes(gateway), settings)
@@ -172,7 +169,7 @@ class GatewayServer(uvicorn.Server):
         return server
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen with a longer backlog than uvicorn's, which is the number accepted at once."""
+        """Listen with a longer backlog than uvicorn's, which is how many are accepted at once."""
         await super().startup(sockets)
         for at in sockets or ():
             at.listen(_BACKLOG)
@@ -184,7 +181,7 @@ class GatewayServer(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket; refuse an address that is in use or not on this machine."""
+    """Return a listening socket; refuse an address in use or not on this machine."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         sock = socket.socket(family)
@@ -200,7 +197,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def most_connections(upstream_connections: int) -> int:
-    """Raise the limit of open files as far as allowed; return how many clients may connect."""
+    """Raise the limit on open files as far as allowed; return how many clients may connect."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
     if soft == resource.RLIM_INFINITY or soft >= files:
@@ -214,8 +211,8 @@ def most_connections(upstream_connections: int) -> int:
 class ConnectionLimit(ServerState):
     """Limits the connections of one port.
 
-    A connection is waiting until its request's head is complete, and again while it is kept alive.
-    Beyond the limit, the one that has waited longest is closed: slow clients evict each other.
+    A connection waits until its request's head is complete, and again while it is kept alive.
+    Beyond the limit, the longest-waiting one is closed: slow clients evict each other.
     """
 
     def __init__(self, most: int) -> None:
@@ -224,7 +221,7 @@ class ConnectionLimit(ServerState):
         self._waiting: dict[ClientConnection, None] = {}
 
     def wait(self, connection: ClientConnection) -> None:
-        """Add a waiting connection; beyond the limit, close the one that has waited longest."""
+        """Add a waiting connection; beyond the limit, close the longest-waiting one."""
         self._waiting[connection] = None
         if len(self.connections) > self._most:
             longest = next(iter(self._waiting))
@@ -232,7 +229,7 @@ class ConnectionLimit(ServerState):
             longest.transport.abort()
 
     def leave(self, connection: ClientConnection) -> None:
-        """Remove a connection that has a request or is closed."""
+        """Remove a connection that got a request or was closed."""
         self._waiting.pop(connection, None)
 
 
@@ -244,7 +241,7 @@ class ClientConnection(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._unread = 0
-        """Bytes received since the last head, piece of a body or end of a request."""
+        """Bytes received since the last head, body piece or end of a request."""
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -311,7 +308,7 @@ class ClientConnection(HttpToolsProtocol):
 
     def _refuse(self, status: bytes) -> None:
         self._timer = None
-        if self._is_answering():  # a pipelined request; an error now would corrupt the reply
+        if self._is_answering():  # it was pipelined; an error now would corrupt the reply
             self.transport.abort()
             return
         self.transport.write(b"HTTP/1.1 " + status + b"\r\nconnection: close\r\n\r\n")

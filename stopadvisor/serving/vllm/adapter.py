@@ -1,9 +1,9 @@
-"""Everything that the plugin uses of vLLM's internals; `self_test.py` tries it at start.
+"""All that the plugin uses of vLLM's internals; `self_test.py` tries it at start.
 
 | what | where in vLLM |
 |---|---|
 | the chat route, and its handler's signature | ``app.routes`` |
-| the handler of unexpected errors | ``app.exception_handlers`` |
+| the handler for unexpected errors | ``app.exception_handlers`` |
 | settings of model, cache, scheduler and parallelism | ``engine_client.vllm_config`` |
 | the chat template given at start | ``vllm.renderers.chat_utils``; in 0.31 elsewhere |
 | default sampling parameters | ``ModelConfig.get_diff_sampling_param`` |
@@ -33,12 +33,9 @@ PATH = "/v1/chat/completions"
 
 
 def take_route(app: Any) -> None:
-    """Replace the chat route's handler; requests that are passed on still reach the original.
+    """Replace the chat route's handler; requests passed on still reach the original.
 
-    Raises
-    ------
-    ModelError
-        There is no such route: this vLLM has changed, or does not serve chats.
+    Raises `ModelError` without such a route: this vLLM has changed, or does not serve chats.
     """
     for route in app.routes:
         methods = getattr(route, "methods", None) or ()
@@ -60,7 +57,7 @@ def take_route(app: Any) -> None:
         dependencies=route.dependencies,
         responses=route.responses,
     )
-    # In vLLM 0.31 the original stays in the list, and would match first.
+    # Else the original, still listed in vLLM 0.31, would match first.
     app.routes[app.routes.index(route)] = app.routes.pop()
 
 
@@ -72,7 +69,7 @@ def error_handler(app: Any) -> Callable[..., Any] | None:
 
 @dataclass(frozen=True)
 class EngineFacts:
-    """Settings that the engine was started with."""
+    """The engine's settings at start."""
 
     model: str
     """Folder, or name on the Hub."""
@@ -84,11 +81,11 @@ class EngineFacts:
     context: int
     """Context length in tokens."""
     vocabulary: int
-    """Number of tokens that have a probability."""
+    """Number of tokens with a probability."""
     dtype: str
     quantization: str | None
     max_logprobs: int
-    """Most log-probabilities per token; -1 for all."""
+    """Limit on log-probabilities per token; -1 for no limit."""
     chat_template: str | None
     """Replaces the model's own."""
     chat_template_kwargs: dict[str, Any] | None
@@ -98,13 +95,13 @@ class EngineFacts:
     max_output: int | None
     """The server's limit on decoded tokens per request, if any."""
     reasoning_parser: str
-    """Separates thinking from the answer in replies that are passed on; empty for none."""
+    """Separates thinking from the answer in replies passed on; empty for none."""
     prefix_caching: bool
     by_priority: bool
     replicas: int
     """Data-parallel replicas, each with its own cache."""
     api_servers: int
-    """HTTP processes in front of the one engine."""
+    """HTTP processes that share the engine."""
 
     def limit(self, prompt_tokens: int, requested: int | None) -> int:
         """Return how many tokens vLLM lets a request decode, given its own ``max_tokens``."""
@@ -114,7 +111,7 @@ class EngineFacts:
 
 
 def facts_of(engine_client: Any, args: Namespace, version: str) -> EngineFacts:
-    """Read the settings that the engine was started with."""
+    """Read the engine's settings."""
     try:
         from vllm.renderers.chat_utils import load_chat_template
     except ImportError:  # 0.31
@@ -124,7 +121,7 @@ def facts_of(engine_client: Any, args: Namespace, version: str) -> EngineFacts:
     model = config.model_config
     sampling = model.get_diff_sampling_param()
     overrides = model.override_generation_config or {}
-    # A generation config of the server's own limits every request, not only the default.
+    # The server's own generation config limits every request, not only the default.
     is_own = model.generation_config not in ("auto", "vllm")
     return EngineFacts(
         model=model.model,
@@ -169,7 +166,7 @@ class VllmEngine:
         final: bool,
         priority: int,
     ) -> AsyncGenerator[Any, None]:
-        """Yield outputs as they come, or one at the end; closing the generator aborts."""
+        """Yield outputs as they come, or if `final` one at the end; closing aborts the request."""
         kind = self._kinds.FINAL_ONLY if final else self._kinds.DELTA
         outputs: AsyncGenerator[Any, None] = self._client.generate(
             self._input(list(ids)),
@@ -187,8 +184,8 @@ class VllmEngine:
     def wait(self, name: str, tokens: int) -> None:
         """Deliver a request's next output only once it has this many tokens.
 
-        Changes the ``stream_interval`` of a running request, which vLLM's API fixes at its start.
-        It stays above 1, at which vLLM does not count the tokens that it delivered.
+        Changes a running request's ``stream_interval``, which vLLM's API fixes at its start.
+        It stays above 1: at 1 vLLM does not count the tokens it has delivered.
         """
         processor = self._client.output_processor
         for internal in processor.external_req_ids.get(name, ()):

@@ -32,9 +32,9 @@ class BoundPolicy:
     model: EngineModel
     coverage: Coverage
     longest_prompt: int
-    """Most prompt tokens that leave room for thinking and an answer."""
+    """Limit on prompt tokens that leaves room for thinking and an answer."""
     remarks: tuple[str, ...]
-    """Differences that do not keep it from serving."""
+    """Tolerated differences."""
 
 
 def bind_policies(
@@ -46,7 +46,7 @@ def bind_policies(
     any_text: bool = False,
     audits: bool = False,
 ) -> tuple[BoundPolicy, ...]:
-    """Return the policies that fit this engine: a single one, or one for each task.
+    """Return the policies that fit this engine: one, or one for each task.
 
     `loaded` is the model's own tokenizer; `audits` says whether replies will be audited.
 
@@ -142,7 +142,7 @@ def _bind(
     # If the cue leaves thinking open, the model may end its forced answer by closing it.
     closing = chat.closer.ids[-1:] if is_open_cue(plan.cue) else ()
     likeliest = Likeliest(facts.vocabulary)
-    # If the likeliest tokens say too little, a probe asks for the whole vocabulary at once.
+    # If the likeliest tokens help too little, a probe asks for the whole vocabulary at once.
     helps = 2 * likeliest.count < facts.vocabulary and math.isfinite(policy.rule.entropy_slope)
     model = EngineModel(
         engine,
@@ -169,7 +169,7 @@ def _bind(
 def _sampling(
     policy: Policy, plan: ProbePlan, facts: EngineFacts, loaded: LoadedTokenizer
 ) -> Sampling:
-    """Return the policy's sampling parameters; refuse an engine with other defaults."""
+    """Return the policy's sampling parameters; refuse an engine whose defaults differ."""
     recorded = policy.terms.sampling
     drawn = None if recorded is None else recorded.drawn
     sampling = Sampling.of(loaded.generation, plan) if drawn is None else Sampling(**asdict(drawn))
@@ -192,7 +192,7 @@ def _probe_logprobs(policy: Policy, facts: EngineFacts) -> tuple[int | None, str
     if not policy.reads_logprobs:
         return None, "none"
     if not policy.rule.needs_entropy:
-        return 0, source  # a token's own log-probability is the same in every source
+        return 0, source  # a token's own log-probability is the same for every source
     k = None if source == "none" else entropy_top_k(source)
     if not 0 <= facts.max_logprobs < facts.vocabulary:
         return (-1 if k is None else k), source

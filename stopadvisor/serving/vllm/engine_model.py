@@ -1,6 +1,6 @@
 """A model in vLLM's engine: thinking, forced answers and visible answers as engine requests.
 
-A probe's prefix is in the KV cache, where the thinking left it; only its tail is computed again.
+A probe finds its prefix in the KV cache, where the thinking left it; only its tail is computed.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from stopadvisor.serving.vllm.adapter import VllmEngine
 __all__ = ["EngineModel", "EngineThinking", "Likeliest", "Position", "figures", "positions"]
 
 _FIRST = -1
-"""Priority of a probe: its trace may be thinking in vain until it is answered."""
+"""Priority of a probe: until it is answered, its trace may think in vain."""
 _LAST = 1_000_000
 """Priority of an audit: nobody waits for it."""
 _SELDOM = 64
-"""Tokens per output if nobody waits for an earlier one: each output wakes this process, which
-costs about as much as a token."""
+"""Tokens per output if nobody waits for an earlier one: each output wakes this process, which costs
+about as much as a token."""
 _ABANDON_SECONDS = 0.05
-"""How long to wait for the last tokens of a trace that is given up."""
+"""Time to wait for the last tokens of an aborted trace."""
 
 
 @dataclass(frozen=True)
@@ -48,22 +48,22 @@ class EngineModel:
     drawn: Mapping[str, Any]
     """Sampling parameters of thinking and visible answers."""
     logprobs: int | None
-    """Log-probabilities that a probe requests: of this many likeliest tokens, 0 for the decoded
-    token's alone, -1 for all; None if the rule reads none."""
+    """Number of likeliest tokens whose log-probability a probe requests; 0 for only the decoded
+    token's, -1 for all, None if the rule reads none."""
     likeliest: Likeliest | None
-    """Bounds the entropy over the whole vocabulary, for which the engine would sort the vocabulary
-    in a step that all requests share; None to request it at once."""
+    """Bounds the entropy over the whole vocabulary, which the engine would have to sort in a step
+    that all requests share; None to request that at once."""
     by_priority: bool
     """Whether the engine schedules by priority."""
     suffix: tuple[int, ...]
-    """Token ids that elicit a forced answer."""
+    """Token ids that force an answer."""
     answer_ends: tuple[int, ...] = field(repr=False)
-    """Token ids at which the engine ends a forced answer's request."""
+    """Token ids at which the engine ends a forced answer."""
     name: str = ""
-    """Id of the client's request; the names of its engine requests start with it."""
+    """Id of the client's request, with which the names of its engine requests start."""
 
     def for_request(self, name: str, seed: int | None) -> EngineModel:
-        """Return the model for one request, which may have its own seed."""
+        """Return the model for a request, which may have its own seed."""
         drawn = self.drawn if seed is None else {**self.drawn, "seed": seed}
         return replace(self, name=name, drawn=drawn)
 
@@ -83,7 +83,7 @@ class EngineModel:
         shadow: bool = False,
         observer: Observer | None = None,
     ) -> LiveRequest:
-        """Return a request to be answered under a policy, given its new trace."""
+        """Return a request under a policy, given its new trace."""
 
         def draw(grown: Grown | None) -> EngineThinking:
             seldom = grown is None and not request.needs_ids
@@ -111,14 +111,11 @@ class EngineModel:
         """Force an answer after `at` thinking tokens, greedily.
 
         The engine ends the request at a newline and returns it in one output, so that nothing
-        depends on when outputs are fetched.  A newline before the answer takes a second request, as
-        do the tokens after the answer if thinking is open.  Unless `precise`, an entropy over the
-        whole vocabulary is bounded by that of the likeliest tokens.
+        depends on when outputs are fetched.  A newline before the answer costs a second request, as
+        do the tokens after an answer in open thinking.  Unless `precise`, an entropy over the whole
+        vocabulary is bounded by that of the likeliest tokens.
 
-        Raises
-        ------
-        EngineError
-            The engine decodes nothing, or leaves out log-probabilities.
+        Raises `EngineError` if the engine decodes nothing, or leaves out log-probabilities.
         """
         plan, likeliest = self.plan, None if precise else self.likeliest
         k = self.logprobs if likeliest is None else likeliest.count
@@ -188,8 +185,7 @@ class EngineModel:
     ) -> AsyncGenerator[Any, None]:
         """Send a request that stops at any id in `ends`, by default the model's stop ids.
 
-        Closing the outputs aborts it.  Read those of a finished request to their end: closing them
-        would send an abort all the same.
+        Closing the outputs aborts it, so read those of a finished request to their end.
         """
         return self.engine.generate(
             ids,
@@ -204,7 +200,7 @@ class EngineModel:
 
 
 class EngineThinking:
-    """Decodes a trace to its end, beginning at once; if `seldom`, with few large outputs."""
+    """Decodes a trace to its end, beginning at once; if `seldom`, in few large outputs."""
 
     def __init__(
         self, model: EngineModel, trace: Trace, grown: Grown | None, *, seldom: bool
@@ -219,15 +215,12 @@ class EngineThinking:
     async def reach(self, tokens: int | None) -> None:
         """Wait until the trace has this many tokens, or has ended.
 
-        Raises
-        ------
-        EngineError
-            The engine aborted the request; other errors of the engine are raised, too.
+        Raises `EngineError` if the engine aborted the request, or the engine's own error.
         """
         if not self._task.done():
             self._wanted = tokens
             self._reached.clear()
-            self._tell()
+            self._notify()
             await self._reached.wait()
         if self._task.done():
             self._task.result()
@@ -258,21 +251,21 @@ class EngineThinking:
                 was_over = trace.end.over
                 trace.take(output.outputs[0].token_ids)
                 if trace.end.over and not output.finished and not was_over:
-                    await self.abort()  # the last output brings the tokens decoded in vain
+                    await self.abort()  # the last output counts the tokens decoded in vain
                 elif output.outputs[0].finish_reason == "abort" and not was_over:
                     raise EngineError("the engine gave up the thinking")
                 elif not trace.end.over:
-                    self._tell_all()
+                    self._notify_all()
         trace.end.give_up(trace.ids)
-        self._tell_all()
+        self._notify_all()
 
-    def _tell_all(self) -> None:
+    def _notify_all(self) -> None:
         if self._grown is not None:
             self._grown()
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
-        """Wake `reach` if it has its tokens, or tell the engine when to deliver the next output."""
+    def _notify(self) -> None:
+        """Wake `reach` if it has its tokens, else tell the engine when to deliver output."""
         trace, end, wanted = self._trace, self._trace.end, self._wanted
         if wanted is not None and len(trace.ids) >= wanted:
             self._reached.set()
@@ -295,16 +288,16 @@ class Position(NamedTuple):
     """Log-probabilities at one token of an answer, in nats."""
 
     own: float
-    """Of the decoded token."""
+    """That of the decoded token."""
     likeliest: list[float]
-    """Of the likeliest tokens, descending."""
+    """Those of the likeliest tokens, highest first."""
 
 
 def positions(logprobs: Any, ids: Sequence[int], k: int) -> list[Position]:
-    """Read vLLM's `FlatLogprobs` at each token of `ids`, given the `k` that was requested.
+    """Read vLLM's `FlatLogprobs` at each token of `ids`, given the requested `k`.
 
     vLLM lists the decoded token first, and again if it is among the likeliest, but drops the second
-    copy when it merges outputs; so neither order nor copies matter here.  Raises `EngineError` if a
+    copy when it merges outputs; so this ignores order and copies.  Raises `EngineError` if a
     decoded token has no log-probability.
     """
     rows = []
@@ -338,10 +331,10 @@ class Likeliest:
     """Number of likeliest tokens to request."""
 
     def rest(self, rows: Sequence[Position]) -> tuple[float, float]:
-        """Return the other tokens' share of the mean entropy as midpoint and half-width, in nats.
+        """Return the other tokens' part of the mean entropy as midpoint and half-width, in nats.
 
-        Their probability mass adds least if each is as likely as the last token listed, and most if
-        all of them are equally likely.
+        Their probability mass adds least if each is as likely as the last listed token, and most if
+        all are equally likely.
         """
         least = most = 0.0
         for row in rows:

@@ -1,6 +1,6 @@
 """The endpoint plugin, which vLLM loads by name while it builds its HTTP server.
 
-vLLM ignores a plugin that fails to import and serves without it.  So this module imports next to
+vLLM ignores a plugin that fails to import and serves without it.  So this module imports almost
 nothing, and any later problem ends the process with one line on stderr.
 """
 
@@ -20,7 +20,7 @@ from stopadvisor.ground.printable import printable
 
 __all__ = ["StopAdvisorPlugin"]
 
-_log = logging.getLogger("vllm.stopadvisor")  # below vLLM's own, so that it is shown with it
+_log = logging.getLogger("vllm.stopadvisor")  # a child of vLLM's own, to be shown with it
 
 
 class StopAdvisorPlugin:
@@ -59,7 +59,7 @@ class StopAdvisorPlugin:
             metrics, settings = Metrics(), self._settings
             loop = asyncio.get_running_loop()
             metrics.tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
-            # vLLM has no graceful shutdown from inside its process: open requests end at once.
+            # vLLM cannot be shut down gracefully from inside: open requests end at once.
             auditors = Auditors(settings.audit, metrics, os._exit)
             route = PolicyRoute(
                 settings,

@@ -1,4 +1,4 @@
-"""The plugin's settings as environment variables, and the vLLM versions it was tried with."""
+"""The plugin's settings as environment variables, and the vLLM versions that were tried."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["NAME", "check_vllm", "is_tried", "settings_of", "variables_of"]
 NAME = "stopadvisor"
 """Name of the plugin in ``VLLM_PLUGINS``."""
 _TRIED = ("0.31", "0.32")
-"""vLLM release series that the plugin's tests ran with, oldest first."""
+"""vLLM release series that passed the plugin's tests, oldest first."""
 _POLICY, _SHADOW = "STOPADVISOR_POLICY", "STOPADVISOR_SHADOW"
 _KEYS, _ANY_TEXT = "STOPADVISOR_REQUIRE_SIGNATURE", "STOPADVISOR_ANY_TEXT"
 _AUDIT = "STOPADVISOR_AUDIT"
@@ -25,10 +25,7 @@ _AUDIT = "STOPADVISOR_AUDIT"
 def settings_of(variables: Mapping[str, str] = os.environ) -> ServeSettings:
     """Read the settings from environment variables.
 
-    Raises
-    ------
-    PolicyError
-        No policy is named, or a switch is neither 0 nor 1.
+    Raises `PolicyError` if no policy is named, or a switch is neither 0 nor 1.
     """
     if not variables.get(_POLICY):
         raise PolicyError(f"{_POLICY}: expected a policy's file or a folder, got none")
@@ -46,7 +43,7 @@ def settings_of(variables: Mapping[str, str] = os.environ) -> ServeSettings:
 
 
 def variables_of(settings: ServeSettings) -> dict[str, str]:
-    """Return the environment variables for some settings, without ``VLLM_PLUGINS``."""
+    """Return the settings as environment variables, without ``VLLM_PLUGINS``."""
     return {
         _POLICY: str(settings.policy.absolute()),
         _SHADOW: str(int(settings.shadow)),
@@ -57,14 +54,9 @@ def variables_of(settings: ServeSettings) -> dict[str, str]:
 
 
 def check_vllm(found: str | None = None) -> str:
-    """Return vLLM's version, or refuse one that is too old.
+    """Return vLLM's version; accept untried newer ones, as the self-test at start decides.
 
-    A newer version than was tried is accepted; the self-test at start decides.
-
-    Raises
-    ------
-    ModelError
-        vLLM is older than any version that was tried, or is not installed.
+    Raises `ModelError` if vLLM is older than any tried version, or is not installed.
     """
     tried = ", ".join(f"{series}.*" for series in _TRIED)
     if found is None:
@@ -73,7 +65,7 @@ def check_vllm(found: str | None = None) -> str:
         except PackageNotFoundError as error:
             raise ModelError(
                 f"there is no vLLM in this environment (tried with {tried}): "
-                "pip install 'stopadvisor[vllm]' into vLLM's; a gateway before servers that run "
+                "pip install 'stopadvisor[vllm]' into vLLM's; a gateway to running servers "
                 "(--upstream URL) needs 'stopadvisor[serve]'"
             ) from error
     if _series(found) < _series(_TRIED[0]):
@@ -85,7 +77,7 @@ def check_vllm(found: str | None = None) -> str:
 
 
 def is_tried(found: str) -> bool:
-    """Whether the plugin's tests ran with this vLLM series."""
+    """Whether this vLLM series passed the plugin's tests."""
     return _series(found) in map(_series, _TRIED)
 
 

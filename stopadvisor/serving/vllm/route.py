@@ -52,7 +52,7 @@ _log = logging.getLogger("vllm.stopadvisor")
 
 @dataclass
 class PolicyRoute:
-    """Answers ``POST /v1/chat/completions``, once `use` has been given policies."""
+    """Answers ``POST /v1/chat/completions``, once `use` was given policies."""
 
     settings: ServeSettings
     facts: EngineFacts
@@ -63,13 +63,13 @@ class PolicyRoute:
     shows_cached: bool = False
     """Report cached prompt tokens in usage, as vLLM was configured to."""
     policies: tuple[BoundPolicy, ...] = ()
-    """A single one, or one for each task; a reload replaces all of them."""
+    """One, or one for each task; a reload replaces all."""
     _swapping: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def use(self, policies: Sequence[tuple[Path, Policy]]) -> None:
         """Check policies against the engine, and answer new requests under them.
 
-        Either all policies in use are replaced or none; requests in flight keep theirs.
+        Replaces all policies in use or none; requests in flight keep theirs.
 
         Raises
         ------
@@ -110,7 +110,7 @@ class PolicyRoute:
 
     @property
     def digest(self) -> str:
-        """First eight digits of the policy's digest; empty if there are several policies."""
+        """First eight digits of the policy's digest; empty with several policies."""
         return self.policies[0].policy.digest[:8] if len(self.policies) == 1 else ""
 
     async def answer(self, request: Request, pass_on: Callable[[], Awaitable[Any]]) -> Any:
@@ -152,7 +152,7 @@ class PolicyRoute:
         limit = None
         record.route = "policy"
         if self.settings.shadow or self.auditors.is_shadowed(bound.policy):
-            # vLLM's limits hold instead of the policy's caps: nothing changes for the client.
+            # vLLM's limits instead of the policy's caps: nothing changes for the client.
             record.route, limit = "shadow", self.facts.limit(len(prompt_ids), covered.max_tokens)
         record.id, record.reason = reply.id, "covered"
         trace = model.begin(prompt_ids, prompt, limit)
@@ -161,7 +161,7 @@ class PolicyRoute:
     async def _pass_on(
         self, pass_on: Callable[[], Awaitable[Any]], record: RequestRecord, began: float
     ) -> Any:
-        """Let vLLM answer, and add the header that says why."""
+        """Let vLLM answer, and add the header that gives the reason."""
         record.own_seconds = time.perf_counter() - began
         try:
             with self.metrics.in_flight.track_inprogress():
@@ -190,7 +190,7 @@ class PolicyRoute:
 
 @dataclass(eq=False, repr=False)  # a repr would show the prompt
 class _PolicyResponse(Response):
-    """Thinks, probes and answers when called; a disconnect cancels all of that at once."""
+    """Thinks, probes and answers when called; a disconnect cancels everything at once."""
 
     route: PolicyRoute
     bound: BoundPolicy
@@ -246,9 +246,9 @@ async def _finish(model: EngineModel, trace: Trace) -> FullThinking:
 
 
 class MarkedReplies:
-    """Middleware that adds the header to every reply to a chat request, errors included.
+    """Middleware that adds the header to every reply to a chat request, even errors.
 
-    Unexpected errors are turned into replies here, as vLLM does that outside of all middleware.
+    Turns unexpected errors into replies itself, as vLLM does that outside all middleware.
     """
 
     def __init__(self, app: Any, *, server: Any, state: Any) -> None:

@@ -1,7 +1,7 @@
 """Try every kind of engine request once at start, and compare it with thinking in one piece.
 
-vLLM does not guarantee most of what `adapter.py` uses, and a change there can go unnoticed: merged
-outputs once made entropies too low.
+vLLM guarantees little of what `adapter.py` uses, and changes can go unnoticed: merged outputs once
+made entropies too low.
 """
 
 from __future__ import annotations
@@ -28,19 +28,17 @@ __all__ = ["try_engine"]
 _QUESTION = ({"role": "user", "content": "What is 17 + 25?"},)
 _TOKENS = 48
 _NEAR = 0.25
-"""Two tokens whose log-probabilities differ by less (nats) may swap ranks in another batch."""
+"""Tokens whose log-probabilities differ by less (in nats) may swap ranks in another batch."""
 _SECONDS = 300.0
 _ENDS_WITHIN = 30.0
-"""Seconds within which an aborted request must end."""
+"""Seconds in which an aborted request must end."""
 
 
 async def try_engine(model: EngineModel, context: int, max_logprobs: int) -> None:
     """Send requests of every kind.
 
-    Raises
-    ------
-    ModelError
-        A request yields other tokens or figures than thinking in one piece, or takes too long.
+    Raises `ModelError` if one gives other tokens or figures than thinking in one piece, or takes
+    too long.
     """
     try:
         async with asyncio.timeout(_SECONDS):
@@ -70,28 +68,30 @@ class _SelfTest:
         self.ids = list(whole.token_ids)
         self.rows = positions(whole.logprobs, self.ids, self.k)
         for seldom in (False, True):
-            self._hold("thinking on", await self._thought(seldom))
-        merged = await self._merged(named)
-        self._hold("merged outputs", merged[0], merged[1])
+            self._compare("thinking on", await self._think(seldom))
+        merged = await self._fetch_late(named)
+        self._compare("merged outputs", merged[0], merged[1])
         at = self.most // 2
         prefix = [*self.prompt, *self.ids[:at]]
         part = await self.model.final("part", prefix, named | {"max_tokens": 2}, ends=())
         rows = positions(part.logprobs, part.token_ids, self.k)
-        self._hold("a probe's prefix", [*self.ids[:at], *part.token_ids], [*self.rows[:at], *rows])
+        self._compare(
+            "a probe's prefix", [*self.ids[:at], *part.token_ids], [*self.rows[:at], *rows]
+        )
         trace = self._trace()
         trace.ids = self.ids[:at]
         forced = await self.model.force(trace, at)
         if trace.probe_tokens < len(forced.ids):
             raise _failed("a forced answer", f"{len(forced.ids)} tokens of {trace.probe_tokens}")
-        await self._aborted()
+        await self._abort()
 
     def _trace(self) -> Trace:
         most = self.most
         end = TraceEnd(self.model.chat.closer.ids, (), most, most, limit=most)
         return Trace(self.prompt, Prompt("self-test", _QUESTION), self.model.plan, None, end)
 
-    async def _thought(self, seldom: bool) -> list[int]:
-        """Think as under a policy, with stops to wait at a third and two thirds of the way."""
+    async def _think(self, seldom: bool) -> list[int]:
+        """Think as under a policy, waiting at a third and two thirds of the way."""
         trace = self._trace()
         drawn = {**self.model.drawn, "ignore_eos": True}
         model = replace(self.model, drawn=drawn, stop_ids=())
@@ -105,8 +105,7 @@ class _SelfTest:
             await thinking.give_up()
         return trace.ids
 
-    async def _merged(self, named: dict[str, Any]) -> tuple[list[int], list[Position]]:
-        """Fetch outputs so late that the engine merges them."""
+    async def _fetch_late(self, named: dict[str, Any]) -> tuple[list[int], list[Position]]:
         ids: list[int] = []
         rows: list[Position] = []
         async with aclosing(self.model.ask("merged", self.prompt, named, ends=())) as outputs:
@@ -114,11 +113,11 @@ class _SelfTest:
                 new = output.outputs[0]
                 ids += new.token_ids
                 rows += positions(new.logprobs, new.token_ids, self.k)
-                await asyncio.sleep(0.0 if output.finished else 0.05)
+                await asyncio.sleep(0.0 if output.finished else 0.05)  # so the engine merges more
         return ids, rows
 
-    async def _aborted(self) -> None:
-        """Abort a trace after its first tokens; those that were decoded must still come."""
+    async def _abort(self) -> None:
+        """Abort a trace after its first tokens; tokens already decoded must still come."""
         trace = self._trace()
         drawn = {**self.model.drawn, "ignore_eos": True}
         model = replace(self.model, drawn=drawn, stop_ids=(), name=f"{self.model.name}-abort")
@@ -132,13 +131,15 @@ class _SelfTest:
             raise _failed("an aborted request", "no end") from error
         finally:
             await thinking.give_up()
-        self._hold("an aborted request", trace.ids)
+        self._compare("an aborted request", trace.ids)
 
-    def _hold(self, what: str, ids: Sequence[int], rows: Sequence[Position] | None = None) -> None:
+    def _compare(
+        self, what: str, ids: Sequence[int], rows: Sequence[Position] | None = None
+    ) -> None:
         """Compare tokens and figures with those of thinking in one piece.
 
-        If the two likeliest tokens are close, another batch may pick the other one; the texts
-        differ from there on and are not compared.
+        If the two likeliest tokens are close, another batch may pick the other one; from there on
+        the texts differ and are not compared.
         """
         same = 0
         for mine, other, row in zip(self.ids, ids, self.rows, strict=False):

@@ -13,12 +13,12 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         ": _GROUP_BATCHES = 4 ->": "a batch more is as good",
         ": cap=1 ->": "a ladder's replies are not probed: nothing reads it",
         ": max_think=1 ->": "a ladder's replies are not probed: nothing reads it",
-        "_timed: timed and full_seconds ->": "questions that were timed took time",
+        "_timed_comparison: timed and full_seconds ->": "questions that were timed took time",
         "answer_workload: sort_keys=True ->": "keys come in one order here",
     },
     "serving/audit_log": {
         ": _LARGEST = 1000000000000.0 ->": "no clock is so wrong, nor so right",
-        ": _LOOK_SECONDS = 1.0 ->": "a tenth of a second later is as good",
+        ": _CHECK_SECONDS = 1.0 ->": "a tenth of a second later is as good",
         ": check_circular=False ->": "no record holds itself",
         "AuditLog.__init__: (0, 0, 0.0) -> (0, 0, 0.1)": "long ago, too",
         "AuditLog.__init__: (0, 0, 0.0) -> (0, 1, 0.0)": "`_open` sets it",
@@ -28,16 +28,16 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "AuditLog.__init__: os.pread(self._file.fileno(), 1, max(self._size - 1, 0)) ->"
         " os.pread(self._file.fileno(), 2": "one byte follows",
         "AuditLog.__init__: self, folder: Path": "a byte, or nine days, more are as good",
-        "AuditLog._append: 0 <= record['t'] - self._looked < _LOOK_SECONDS ->": (
+        "AuditLog._append: 0 <= record['t'] - self._checked < _CHECK_SECONDS ->": (
             "it looks once more, or at the next record"
         ),
         "AuditLog._append: end - len(data) ->": "its own line is no reset",
         "AuditLog._append: end > self._size + len(data) ->": "no byte is read then",
-        "AuditLog._append: record['t'] - self._looked ->": "it looks once more",
+        "AuditLog._append: record['t'] - self._checked ->": "it looks once more",
         "AuditLog._append: self._size + len(data) ->": "no byte is read then",
         "AuditLog._apply_resets: end - self._size ->": "its own line is no reset",
         "AuditLog._apply_resets: max(end - self._size, 0) ->": "a byte is no reset",
-        "AuditLog._look: self._number += 1 ->": "numbers need only rise",
+        "AuditLog._check_in_place: self._number += 1 ->": "numbers need only rise",
         "AuditLog.write: path.stat().st_mtime < oldest ->": "a moment later is as good",
         "AuditLog.write: self._number += 1 ->": "numbers need only rise",
         "AuditLog.write: self._size >= self._max_bytes ->": "a byte more is as good",
@@ -217,18 +217,18 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         ": _TOKENS = 48 ->": "a token more tries as well",
         "_SelfTest.__init__: 2 if max_logprobs < 0 else": "a token more tries as well",
         "_SelfTest.__init__: min(2, max_logprobs) -> min(3": "a token more tries as well",
-        "_SelfTest._aborted: seldom=False ->": "either way it has to end",
-        "_SelfTest._aborted: thinking.reach(1) ->": "a token later is as good",
-        "_SelfTest._hold: abs(mine - theirs) > _NEAR ->": "differs at equality, by rounding",
-        "_SelfTest._hold: row.likeliest[0] - row.likeliest[1] > _NEAR ->": (
+        "_SelfTest._abort: seldom=False ->": "either way it has to end",
+        "_SelfTest._abort: thinking.reach(1) ->": "a token later is as good",
+        "_SelfTest._compare: abs(mine - theirs) > _NEAR ->": "differs at equality, by rounding",
+        "_SelfTest._compare: row.likeliest[0] - row.likeliest[1] > _NEAR ->": (
             "differs at equality, by rounding"
         ),
-        "_SelfTest._merged: 0.0 if output.finished else 0.05 ->": "outputs are merged as well",
-        "_SelfTest._thought: 2 * self.most -> 3 * self.most": "another place to wait at",
-        "_SelfTest._thought: 2 * self.most // 3 -> 2 * self.most // 4": (
+        "_SelfTest._fetch_late: 0.0 if output.finished else 0.05 ->": "outputs are merged as well",
+        "_SelfTest._think: 2 * self.most -> 3 * self.most": "another place to wait at",
+        "_SelfTest._think: 2 * self.most // 3 -> 2 * self.most // 4": (
             "another place tries as well"
         ),
-        "_SelfTest._thought: self.most // 3 -> self.most // 4": "another place tries as well",
+        "_SelfTest._think: self.most // 3 -> self.most // 4": "another place tries as well",
         "_SelfTest.run: self.most // 2 -> self.most // 3": "another place tries as well",
         "_SelfTest.run: {'max_tokens': 2} ->": "a token more tries as well",
     },
