@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,9 +23,8 @@ from stopadvisor.certification.issue import CalibratedRun, PolicyTarget, issue
 from stopadvisor.certification.looks import open_for_paper, show_fit
 from stopadvisor.collection.grades import check_graded_by, regrade_run, remarks_on_grader
 from stopadvisor.collection.probe_settings import ProbeSettings
-from stopadvisor.collection.probing import probe
-from stopadvisor.collection.rung_recording import record_replies
-from stopadvisor.engines.engine_settings import EngineSettings, open_engine
+from stopadvisor.collection.probing import collected
+from stopadvisor.engines.engine_settings import EngineSettings
 from stopadvisor.ground.errors import CalibrationError, GraderError, WorkloadError
 from stopadvisor.ground.progress import Progress
 from stopadvisor.ground.results import show_as
@@ -45,12 +43,7 @@ from stopadvisor.rules.costs import MONEY, Serving, Weights
 from stopadvisor.rules.losses import Guarantee, LossName
 from stopadvisor.rules.serving_profile import read_serving_profile
 from stopadvisor.runs.directory import RunDirectory
-from stopadvisor.runs.prices import (
-    PriceRequest,
-    computed_weights,
-    default_settings,
-    keep_model_files,
-)
+from stopadvisor.runs.prices import PriceRequest, computed_weights, default_settings
 from stopadvisor.runs.sources import Source, open_source
 from stopadvisor.runs.storage import lock_directory
 
@@ -154,10 +147,11 @@ def assess(
     settings: dict[str, Any] = {} if model is None else {"model": model}
     request = AssessmentRequest(
         ProbeSettings(workload=Path(target), **given),
-        EngineSettings(engine=engine, base_url=at, **settings),
+        EngineSettings(
+            engine=engine, base_url=at, ladder=None if ladder is None else Path(ladder), **settings
+        ),
         _overrides(alpha, delta, loss, serving, price, families, on_give_up),
         None if gpu is None else PriceRequest(gpu=gpu),
-        ladder=None if ladder is None else Path(ladder),
     )
     with progress_on(sys.stderr, quiet=quiet) as progress:
         _, result = assess_target(request, progress, given=given)
@@ -243,15 +237,13 @@ class AssessmentRequest:
     probing: ProbeSettings
     """Its workload may also be a run or an archive, which is not probed."""
     engine: EngineSettings
-    """The model to probe, if probes are missing."""
+    """The model to probe, or the ladder to ask, if anything is missing."""
     wanted: SettingsOverrides
     pricing: PriceRequest | None = None
     """Compute prices for this machine and model; None for those of `default_settings`."""
     protocol: Literal["deploy", "paper"] = "deploy"
     open_calibration: bool = False
     """Allow the paper's protocol to show outcomes of calibration questions."""
-    ladder: Path | None = None
-    """``ladder.toml`` of the rungs to ask instead of `engine`; None to probe one model."""
 
 
 def assess_target(
@@ -271,7 +263,7 @@ def assess_target(
     from_workload = is_workload_file(target)
     engine = replace(request.engine, remark=progress.remark)
     if not from_workload:
-        if request.ladder is not None:
+        if engine.ladder is not None:
             raise WorkloadError(f"ladder: {target} is already recorded")
         if probing.regrade:
             regrade_run(target, progress, probing.grader)
@@ -280,13 +272,8 @@ def assess_target(
         seed = probing.seed if "seed" in given else None
         split = probing.split if "split" in given else None
         source = open_source(target, seed=seed, fractions=split, folder=probing.out)
-    elif request.ladder is not None:
-        replies = record_replies(probing, engine, request.ladder, progress, whole=True)
-        source = open_source(replies.run)
     else:
-        run = probe(probing, partial(open_engine, engine), progress, whole=True).run
-        keep_model_files(engine.model, run)
-        source = open_source(run)
+        source = open_source(collected(probing, engine, progress, whole=True).run)
     if is_paper:
         source.require_one_trace("the paper's protocol")
         settings = wanted.settings()

@@ -123,7 +123,8 @@ def test_parameters_become_those_of_the_command(monkeypatch: pytest.MonkeyPatch)
         return seen[-1]
 
     plain, given = asked()
-    assert (given, plain.engine.base_url, plain.pricing, plain.ladder) == (set(), (), None, None)
+    assert (given, plain.pricing) == (set(), None)
+    assert (plain.engine.base_url, plain.engine.ladder) == ((), None)
     assert (plain.wanted.alpha, plain.wanted.loss, plain.wanted.also) == (None, None, None)
     for temperature, greedy in ((0, True), (0.7, False)):
         drawn, given = asked(temperature=temperature, samples=2, out="o")

@@ -30,7 +30,14 @@ from stopadvisor.assessment.sequences import (
 from stopadvisor.ground.arrays import BoolArray, FloatArray
 from stopadvisor.ground.progress import tracked
 from stopadvisor.probes.rungs import Rungs, known_mean
-from stopadvisor.rules.climb import RUNG_FEATURES, Climb, OnGiveUp, rung_features, rung_scores
+from stopadvisor.rules.climb import (
+    RUNG_FEATURES,
+    Climb,
+    OnGiveUp,
+    rung_features,
+    rung_scores,
+    rungs_of,
+)
 from stopadvisor.rules.families import FIXED_BUDGET, STOP_SCALARS
 from stopadvisor.rules.features import LinearModel
 from stopadvisor.rules.schedules import GridSchedule, MarkerSchedule, Schedule
@@ -204,8 +211,7 @@ def _rung_candidates(
     fit: FitData, families: Sequence[str], on_give_up: OnGiveUp
 ) -> Iterator[ThresholdSequence]:
     """Measure every family on the selections of rungs that suit it, giving up where that pays."""
-    rungs = fit.table.rungs
-    assert rungs is not None  # `candidates` asks
+    rungs = rungs_of(fit.table)
     for columns in _selections(rungs):
         is_vote = any(len(block) > 1 for block in rungs.blocks if columns[-1] in block)
         known = bool(np.isfinite(fit.table.mean_logprob[:, list(columns)]).all())
@@ -292,8 +298,7 @@ def _climb(
     fit: FitData, family: str, columns: tuple[int, ...], *, with_logprob: bool
 ) -> tuple[Climb, FloatArray]:
     """A family's rule and its scores; without a path if nothing can be learned."""
-    table, rungs, model = fit.table, fit.table.rungs, None
-    assert rungs is not None
+    table, rungs, model = fit.table, rungs_of(fit.table), None
     names, path = tuple(rungs.names[k] for k in (*columns, -1)), tuple[tuple[float, ...], ...]()
     if family == "rung-learned":
         learned = _learned(fit, columns, with_logprob=with_logprob)
@@ -339,8 +344,7 @@ def _learned(
     fit: FitData, columns: tuple[int, ...], *, with_logprob: bool
 ) -> tuple[LinearModel, FloatArray] | None:
     """Log-odds that serving a reply loses nothing, by one model of all rungs; also out of fold."""
-    table, rungs = fit.table, fit.table.rungs
-    assert rungs is not None
+    table, rungs = fit.table, rungs_of(fit.table)
     names: tuple[str, ...] = RUNG_FEATURES if with_logprob else RUNG_FEATURES[:-1]
     if len(columns) == 1:
         names = tuple(n for n in names if n in ("log_tokens", "answer_log_odds"))
@@ -363,8 +367,7 @@ def _giving_up(
     it, as they share the threshold.  With `reply` the boldest step gives up the lowest quarter of
     the replies and the most careful one none; the test counts what that loses.
     """
-    rungs, columns = fit.table.rungs, list(climb.columns)
-    assert rungs is not None
+    rungs, columns = rungs_of(fit.table), list(climb.columns)
     sampled = any(len(block) > 1 and block[0] in columns for block in rungs.blocks)
     if climb.family not in _GIVING_UP or sampled:
         return None

@@ -172,21 +172,22 @@ def check_policy(
 def _bound(policy: Policy, source: Source, *, transfer: bool) -> list[str]:
     """Check that the probes match what the policy is bound to; return differences as remarks."""
     manifest = source.manifest
+    probed = None if source.ladder else manifest  # a ladder is bound by its rungs alone
     remarks = []
     try:
         check_kind(policy.terms, source)
-        if manifest is not None and source.ladder is None:
-            plan = manifest["plan"]
+        if probed is not None:
+            plan = probed["plan"]
             remarks = policy.check_source(
-                manifest["engine"],
+                probed["engine"],
                 source.table.entropy_source,
                 cue=plan["cue"],
                 cap=plan["cap"],
                 max_think=plan["max_think"],
-                prompt_template=manifest["prompt_template"] or manifest["prompt_templates"],
+                prompt_template=probed["prompt_template"] or probed["prompt_templates"],
                 sampling={
                     **{key: plan[key] for key in ("greedy", "temperature")},
-                    **recorded_sampling(manifest),
+                    **recorded_sampling(probed),
                 },
                 answer_cap=plan.get("answer_cap"),
             )

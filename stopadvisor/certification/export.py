@@ -356,7 +356,7 @@ def _where(rule: ExportedRule, source: Source) -> dict[str, Any]:
 
 def _ladder(source: Source, **climbed: Any) -> LadderTerms:
     assert source.ladder is not None
-    rungs = tuple(rung.to_policy() for rung in source.ladder.rungs)
+    rungs = tuple(rung.terms for rung in source.ladder.rungs)
     return LadderTerms(rungs, **{"asked": (), "path": (), **climbed})
 
 

@@ -156,7 +156,7 @@ def scorer_of(terms: PolicyTerms, table: ProbeTable, *, along_order: bool = Fals
     if terms.family is None:
         raise PolicyError("a full-budget policy never stops: it has no rule to look at")
     if terms.ladder is not None:
-        climb = Climb.of(terms.family, vars(terms.ladder), _linear(terms))
+        climb = terms.ladder.climb(terms.family, _linear(terms))
         return _on(Scorer(terms.family, climb, None), table)
     if terms.family == FIXED_BUDGET and along_order:
         # Its thresholds are positions.

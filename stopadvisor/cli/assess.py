@@ -20,7 +20,7 @@ from stopadvisor.cli.parts.declare import (
     option,
     pop_settings,
 )
-from stopadvisor.cli.parts.probing import RECORDED_LADDER, probe_options, take_probing
+from stopadvisor.cli.parts.probing import probe_options, take_probing
 from stopadvisor.cli.parts.settings import (
     GUARANTEES,
     PRICING,
@@ -75,7 +75,6 @@ _ANALYSIS = option("Analysis")
     is_flag=True,
     help="Do not write report.html (extra `report`); STOPADVISOR_REPORT=0 does the same.",
 )
-@RECORDED_LADDER
 @probe_options
 @VERBOSE
 def command(
@@ -83,7 +82,6 @@ def command(
     target: Path,
     protocol: Literal["deploy", "paper"],
     *,
-    ladder: Path | None,
     open_calibration: bool,
     no_report: bool,
     verbose: bool,
@@ -110,18 +108,16 @@ def command(
         raise click.UsageError("--protocol paper counts only lost answers: leave --loss out")
     if open_calibration and not is_paper:
         raise click.UsageError("--open-calibration belongs to --protocol paper")
-    if ladder is not None and is_paper:
+    if is_paper and params["ladder"] is not None:
         raise click.UsageError("--protocol paper takes probes of one trace: leave --ladder out")
-    probing = take_probing(params, target, ladder=ladder)
+    probing = take_probing(params, target)
     engine = pop_settings(EngineSettings, params)
     if not is_workload_file(target):
         known = {"seed", "split", "out"} if target.suffix == ".npz" else {"regrade", "grader"}
         if useless := sorted(given - known):
             names = ", ".join("--" + name.replace("_", "-") for name in useless)
             raise click.UsageError(f"{target} is already probed: leave out {names}")
-    asked = AssessmentRequest(
-        probing, engine, wanted, pricing, protocol, open_calibration, ladder=ladder
-    )
+    asked = AssessmentRequest(probing, engine, wanted, pricing, protocol, open_calibration)
     source, result = assess_target(asked, progress, given=given)
     config = effective_config(click.get_current_context())
     replace_file(source.folder / CONFIG.name, config.encode())

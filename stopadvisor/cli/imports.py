@@ -61,15 +61,13 @@ _LOG_OPTIONS = ("task", "traces_only", "think_tags")
 _RUN_OPTIONS = ("grader", "seed", "split")
 _OPTIONS = {
     "inspect": _LOG_OPTIONS,
-    "lm-eval": (),
+    "lm-eval": (*_RUN_OPTIONS, "ladder", "rungs", "task", "think_tags"),
     "csv": (*_LOG_OPTIONS, "columns"),
     "probes": (*_RUN_OPTIONS, "cap", "suffix_tokens", "model"),
     "replies": (*_RUN_OPTIONS, "ladder"),
     "dataset": ("questions", "copy", "seed"),
 }
-"""Options of each format."""
-_RUNG_OPTIONS = (*_RUN_OPTIONS, "ladder", "rungs", "task", "think_tags")
-"""Options of formats inspect and lm-eval with `--rung`."""
+"""Options of each format; with `--rung` inspect has those of lm-eval."""
 
 _Imported = tuple[ImportedLog | ImportedDataset | ImportedProbes | ImportedReplies, Sheet]
 
@@ -240,8 +238,8 @@ def _check_options(ctx: click.Context, kind: str, params: Mapping[str, Any]) -> 
     """Refuse options of other formats, and missing ones of this format."""
     sources, names = params["sources"], " ".join(map(str, params["sources"]))
     by_rung = kind == "lm-eval" or (kind == "inspect" and bool(params["rungs"]))
-    allowed = _RUNG_OPTIONS if by_rung else _OPTIONS[kind]
-    others = {name for names in (*_OPTIONS.values(), _RUNG_OPTIONS) for name in names} - {*allowed}
+    allowed = _OPTIONS["lm-eval" if by_rung else kind]
+    others = {name for names in _OPTIONS.values() for name in names} - {*allowed}
     for option in ctx.command.params:
         if option.name in others and is_given(option.name):
             raise click.UsageError(f"{option.opts[0]} is not an option of format {kind}")

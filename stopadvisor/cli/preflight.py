@@ -11,8 +11,8 @@ import click
 
 from stopadvisor.cli.parts.command import Command, typed_again
 from stopadvisor.cli.parts.declare import PATH, WORKLOAD, Printed, pop_settings
-from stopadvisor.cli.parts.probing import RECORDED_LADDER, probe_options, take_probing
-from stopadvisor.collection.model_checks import LadderPreflight, PreflightReport
+from stopadvisor.cli.parts.probing import probe_options, take_probing
+from stopadvisor.collection.model_checks import Preflight
 from stopadvisor.collection.probing import try_questions
 from stopadvisor.collection.rung_recording import try_rungs
 from stopadvisor.engines.engine_settings import EngineSettings, open_engine
@@ -35,9 +35,8 @@ __all__ = ["command"]
     exit_codes=(0, 1, 2, 5, 130),
 )
 @click.argument("workload", type=PATH)
-@RECORDED_LADDER
 @probe_options
-def command(progress: Progress, workload: Path, ladder: Path | None, **params: Any) -> Printed:
+def command(progress: Progress, workload: Path, **params: Any) -> Printed:
     """Check on a few questions of WORKLOAD that the model closes its thinking and obeys the cue.
 
     Takes the options of `probe`, and asks up to 16 fit questions.  `probe` and `assess` do this
@@ -45,11 +44,11 @@ def command(progress: Progress, workload: Path, ladder: Path | None, **params: A
     whether its server obeys the effort, and how often the reference, asked twice, differs from
     itself.
     """
-    settings = take_probing(params, workload, ladder=ladder)
+    settings = take_probing(params, workload)
     engine = replace(pop_settings(EngineSettings, params), remark=progress.remark)
-    report: PreflightReport | LadderPreflight
-    if ladder is not None:
-        report = try_rungs(settings, engine, ladder, progress)
+    report: Preflight
+    if engine.ladder is not None:
+        report = try_rungs(settings, engine, progress)
     else:
         report = try_questions(settings, partial(open_engine, engine), progress)
     failed = report.status == "fail"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,9 @@ from click.core import ParameterSource
 from stopadvisor.answers.grading import BY_GOLD, described, open_graders
 from stopadvisor.cli.parts.command import Command
 from stopadvisor.cli.parts.declare import PATH, WORKLOAD, Printed, pop_settings
-from stopadvisor.cli.parts.probing import RECORDED_LADDER, probe_options, take_probing
-from stopadvisor.collection.probing import probe
-from stopadvisor.collection.rung_recording import record_replies
-from stopadvisor.engines.engine_settings import EngineSettings, open_engine
+from stopadvisor.cli.parts.probing import probe_options, take_probing
+from stopadvisor.collection.probing import collected
+from stopadvisor.engines.engine_settings import EngineSettings
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.ground.progress import Progress
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy, load_policy
@@ -28,7 +26,6 @@ from stopadvisor.policy.requests import policy_plan
 from stopadvisor.probes.trigger import at_trigger
 from stopadvisor.report.sheets.files import probe_sheet
 from stopadvisor.report.words import shell_quote
-from stopadvisor.runs.prices import keep_model_files
 from stopadvisor.runs.sources import model_as_given
 
 __all__ = ["command"]
@@ -57,11 +54,8 @@ __all__ = ["command"]
     type=PATH,
     help="Probe as POLICY was probed: its budgets, caps, cue, sampling, entropy and template.",
 )
-@RECORDED_LADDER
 @probe_options
-def command(
-    progress: Progress, workload: Path, like: Path | None, ladder: Path | None, **params: Any
-) -> Printed:
+def command(progress: Progress, workload: Path, like: Path | None, **params: Any) -> Printed:
     """Collect forced answers along the thinking of each question in WORKLOAD (JSONL).
 
     Continues where an earlier call stopped: finished questions are not asked again.  With --ladder
@@ -73,7 +67,7 @@ def command(
         sampling = policy.terms.sampling
         recorded = sampling is not None and sampling.recorded is not None
         params = like_policy(params, policy, like, progress)
-    settings = take_probing(params, workload, like_policy=like is not None, ladder=ladder)
+    settings = take_probing(params, workload, like_policy=like is not None)
     engine = pop_settings(EngineSettings, params)
     traces = settings.traces is not None
     if like is not None and traces != recorded:
@@ -82,12 +76,7 @@ def command(
             f"the policy's thinking was {there}, here it is {here}: nothing shows that both were "
             "sampled alike"
         )
-    engine = replace(engine, remark=progress.remark)
-    if ladder is not None:
-        summary = record_replies(settings, engine, ladder, progress)
-    else:
-        summary = probe(settings, partial(open_engine, engine), progress)
-        keep_model_files(engine.model, summary.run)
+    summary = collected(settings, replace(engine, remark=progress.remark), progress)
     step = "assess" if like is None else f"verify {shell_quote(like)}"
     return Printed(summary, probe_sheet(summary), then=f"{step} {shell_quote(summary.run)}")
 

@@ -25,11 +25,11 @@ from stopadvisor.cli.parts.declare import (
     printed,
 )
 from stopadvisor.cli.parts.model import SERVER, check_engine_options, model_options
-from stopadvisor.engines.engine_settings import EngineSettings, how_to_open, open_engine
+from stopadvisor.engines.engine_settings import EngineSettings, open_engine, open_ladder
 from stopadvisor.ground.progress import Progress
 from stopadvisor.policy.frozen import Policy, load_policy
 from stopadvisor.policy.run_policies import newest_policy
-from stopadvisor.policy.rung_policies import check_rungs, read_rungs
+from stopadvisor.policy.rung_policies import read_rungs
 from stopadvisor.policy.shown import server_words
 from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.report.sheets.run import run_sheet
@@ -86,9 +86,7 @@ __all__ = ["command"]
 @grader_option(click.option)
 @declare(*SERVER)
 @printed
-def command(
-    progress: Progress, files: tuple[Path, ...], ladder: Path | None, **params: Any
-) -> Printed:
+def command(progress: Progress, files: tuple[Path, ...], **params: Any) -> Printed:
     """Answer the questions of WORKLOAD (JSONL, no gold needed), stopping as POLICY says.
 
     Without POLICY: the policy in use of the run calibrated last under runs/.  Prompt, sampling,
@@ -99,15 +97,16 @@ def command(
     if len(files) > 2:
         raise click.UsageError(f"expected [POLICY] WORKLOAD, got {len(files)} files")
     *named, workload = files
-    if ladder is None:  # else patience and concurrency are for the servers of the ladder
+    if params["ladder"] is None:  # else patience and concurrency are for the servers of the ladder
         check_engine_options(params)
     model = pop_settings(EngineSettings, params)
+    ladder = model.ladder
     policy = named[0] if named else newest_policy()
     batch_size = None if model.at_server or ladder is not None else model.concurrency
     settings = AnswerSettings(policy, workload, batch_size=batch_size, **params)
     if not named:
         progress.remark(f"following {policy}, the policy written last")
-    opened = partial(_open, replace(model, remark=progress.remark), ladder, policy.parent)
+    opened = partial(_open, replace(model, remark=progress.remark), policy.parent)
     summary = answer_workload(settings, opened, progress)
     # For the next command, `serve`: the servers that answered, or the model for vLLM.
     server: tuple[str, ...] = ("--upstream", *model.base_url[:1])
@@ -122,19 +121,14 @@ def command(
 
 
 @contextmanager
-def _open(
-    options: EngineSettings, ladder: Path | None, folder: Path, policy: Policy
-) -> Iterator[Answering]:
+def _open(options: EngineSettings, folder: Path, policy: Policy) -> Iterator[Answering]:
     """Open the model of a policy in `folder`, or the servers of its ladder, asked as calibrated."""
     terms = policy.terms
-    if ladder is not None:
+    if options.ladder is not None:
         from stopadvisor.engines.openai.climbing import LadderEngine
-        from stopadvisor.engines.openai.rung_servers import open_rungs
 
-        rungs = read_rungs(ladder)
-        check_rungs(policy.terms, rungs)  # before a model is loaded
-        with how_to_open(options, rungs) as how, open_rungs(rungs, **how) as opened:
-            yield LadderEngine(policy, rungs, *opened)
+        with open_ladder(options, policy) as opened:
+            yield LadderEngine(policy, *opened)
         return
     if policy.ladder:
         raise click.UsageError("this policy climbs a ladder: name its servers by --ladder")

@@ -26,7 +26,7 @@ RESULTS = {
     "plan": ("stopadvisor.assessment.promises:LabelPlan", ""),
     "preflight": ("stopadvisor.collection.model_checks:PreflightReport", "and `preflight.json`"),
     "preflight-ladder": (
-        "stopadvisor.collection.model_checks:LadderPreflight",
+        "stopadvisor.collection.model_checks:Preflight",
         "`preflight --ladder --json`, and `preflight.json` of a ladder",
     ),
     "profile-serving": (

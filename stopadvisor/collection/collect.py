@@ -21,9 +21,10 @@ from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.probes.trigger import probed_positions
 from stopadvisor.runs.directory import RunDirectory, keep_thinking
 from stopadvisor.runs.manifest import describe_workload
+from stopadvisor.runs.replies import ReplyRecord
 from stopadvisor.workload.questions import Question, Workload, render_messages
 
-__all__ = ["ask_all", "collect", "make_prompts", "say_what_is_kept"]
+__all__ = ["ask_all", "check_questions", "collect", "make_prompts", "say_what_is_kept"]
 
 
 @contextmanager
@@ -191,7 +192,9 @@ def collect(
     questions = workload.questions[:limit]
     if note := run.repair():
         progress.remark(note)
-    done = _finished(run, workload, progress)
+    records = run.records()
+    check_questions(run, records, workload, progress)
+    done = {(record.id, record.sample) for record in records}
     by_sample = _questions_by_sample(questions, samples, repeated)
     wanted = {(q.id, sample) for sample, members in enumerate(by_sample) for q in members}
     already = len(wanted & done)
@@ -294,9 +297,13 @@ class _Job:
         )
 
 
-def _finished(run: RunDirectory, workload: Workload, progress: Progress) -> set[tuple[str, int]]:
-    """Traces that the run holds already, after checking that its questions are the workload's."""
-    records = run.records()
+def check_questions(
+    run: RunDirectory,
+    records: Sequence[ProbeRecord | ReplyRecord],
+    workload: Workload,
+    progress: Progress,
+) -> None:
+    """Check that the questions of a run's records are the workload's."""
     asked = {q.id: q for q in workload.questions}
     groups = {q.key: q.group for q in workload.questions}
     strangers = relabelled = 0
@@ -319,17 +326,18 @@ def _finished(run: RunDirectory, workload: Workload, progress: Progress) -> set[
             relabelled += question.gold != record.gold
     if records and strangers == len(records):
         raise ProbeError(
-            f"{run.path} holds probes of another workload, it has no question in common with "
+            f"{run.path} holds answers to another workload, it has no question in common with "
             f"{workload.path}; choose another --out"
         )
     if strangers:
-        progress.remark(f"{strangers} probed questions are not in {workload.path}; they are kept")
+        progress.remark(
+            f"{strangers} questions of the run are not in {workload.path}; they are kept"
+        )
     if relabelled:
         progress.remark(
-            f"gold of {relabelled} probed questions has changed since; the run keeps the old "
+            f"gold of {relabelled} questions has changed since; the run keeps the old "
             "labels until it is graded again (--regrade)"
         )
-    return {(r.id, r.sample) for r in records}
 
 
 def _versions(grading: Mapping[str, str]) -> str:

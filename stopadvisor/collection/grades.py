@@ -87,7 +87,7 @@ def regrade(run: RunDirectory, grader: Grades, workload: Workload | None = None)
     records.
     """
     run.repair()
-    old = _records(run)
+    old = run.all_records()
     no_gold = next((record.id for record in old if record.is_graded and not record.gold), None)
     if no_gold is not None:
         raise ProbeError(
@@ -106,10 +106,6 @@ def regrade(run: RunDirectory, grader: Grades, workload: Workload | None = None)
     run.rewrite(new)
     run.annotate(grading=dict(grader.identity))
     return sum(a != b for a, b in zip(old, new, strict=True))
-
-
-def _records(run: RunDirectory) -> Sequence[ProbeRecord | ReplyRecord]:
-    return run.records() if run.ladder is None else run.replies()
 
 
 def check_grader(run: RunDirectory, name: str | None) -> None:
@@ -158,7 +154,7 @@ def remarks_on_grader(run: RunDirectory) -> list[str]:
     if "grader_sha256" not in grading:
         return []
     name = grading["grader"]
-    records = _records(run)
+    records = run.all_records()
     if not any(record.is_graded for record in records):
         return [f"no question has gold, so that {name} was not asked"]
     parts = run.parts(run.table().groups)

@@ -28,7 +28,7 @@ from stopadvisor.workload.questions import Question
 __all__ = [
     "PREFLIGHT_QUESTIONS",
     "CueExample",
-    "LadderPreflight",
+    "Preflight",
     "PreflightReport",
     "WrongExample",
     "checked",
@@ -80,7 +80,7 @@ class WrongExample:
 
 
 @dataclass(frozen=True)
-class LadderPreflight:
+class Preflight:
     """`preflight --ladder --json`, and `preflight.json` of a ladder: checks of its rungs."""
 
     status: Status
@@ -92,13 +92,9 @@ class LadderPreflight:
 
 
 @dataclass(frozen=True)
-class PreflightReport:
+class PreflightReport(Preflight):
     """`preflight --json` and `preflight.json`: all checks on one engine, plan and workload."""
 
-    status: Status
-    """The worst of the checks."""
-    checks: tuple[Check, ...]
-    """All checks."""
     agreement: float | None
     """Share of finished traces whose forced and natural answers agree; null if none finished."""
     examples: tuple[CueExample, ...]
@@ -107,8 +103,6 @@ class PreflightReport:
     """Share of right answers at the end of thinking, of questions with gold; null without gold."""
     wrong: tuple[WrongExample, ...]
     """Some wrong answers."""
-    n_questions: int
-    """Fit questions asked."""
     marker_words: MarkerFindings
     """Words that begin sentences when the model doubts or checks."""
     cost: ProbeCost | None
@@ -179,7 +173,7 @@ def worst(checks: Sequence[Check]) -> Status:
     return max((check.status for check in checks), key=_SEVERITY.index)
 
 
-_Report = TypeVar("_Report", PreflightReport, LadderPreflight)
+_Report = TypeVar("_Report", bound=Preflight)
 
 
 def with_shortage(report: _Report, shortage: str | None) -> _Report:
@@ -191,7 +185,7 @@ def with_shortage(report: _Report, shortage: str | None) -> _Report:
     return replace(report, status=worst(checks), checks=checks)
 
 
-def keep_checks(report: PreflightReport | LadderPreflight, file: Path, progress: Progress) -> None:
+def keep_checks(report: Preflight, file: Path, progress: Progress) -> None:
     """Write a report, and show the warnings of its checks.
 
     Raises

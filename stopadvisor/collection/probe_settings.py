@@ -12,10 +12,13 @@ from typing import Any
 import numpy as np
 
 from stopadvisor.collection.markers import sentence_ids
-from stopadvisor.ground.constants import CUES, PROBE_CAP
+from stopadvisor.ground.constants import CUES, PROBE_CAP, SMALL_WORKLOAD
 from stopadvisor.ground.errors import WorkloadError
+from stopadvisor.ground.progress import Progress
 from stopadvisor.probes.asking import Engine, OnStop, ProbePlan, Schedule
-from stopadvisor.runs.replies import RungReplies
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.replies import RungReplies, replies_by_rung
+from stopadvisor.runs.storage import check_writable
 from stopadvisor.workload.questions import (
     ASSUMED_TASK,
     PARTS,
@@ -31,7 +34,7 @@ from stopadvisor.workload.traces import RecordedTraces, read_traces, with_traces
 
 __all__ = [
     "ProbeSettings", "ProbeSummary",
-    "check_parts", "fit_questions", "repeated_questions", "trial_questions",
+    "fit_questions", "ready", "repeated_questions", "summary_of", "trial_questions",
 ]  # fmt: skip
 
 REPEATED = 50
@@ -148,6 +151,54 @@ class ProbeSettings:
         return ProbePlan(**settled | {"markers": self.marker_ids})
 
 
+def ready(settings: ProbeSettings, progress: Progress, *, whole: bool) -> Workload:
+    """Read the workload, and refuse what can be refused before a model is loaded.
+
+    With `whole`, a `limit` is refused if it leaves a part too small to be assessed.
+    """
+    workload = settings.read()
+    for remark in _remarks(workload, settings):
+        progress.remark(remark)
+    asked = workload.questions[: settings.limit if whole else None]
+    if shortage := _too_few(workload, settings, asked):
+        raise WorkloadError(f"{workload.path}: {shortage}")
+    count = len(workload.questions[: settings.limit])
+    if count < SMALL_WORKLOAD and settings.shares(workload)[2] > 0:
+        progress.remark(
+            f"{count} questions: with fewer than {SMALL_WORKLOAD}, --split 40/60/0 certifies more"
+        )
+    check_writable(settings.out or Path("runs"))
+    return workload
+
+
+def _remarks(workload: Workload, settings: ProbeSettings) -> list[str]:
+    """Remarks on guessed tasks, missing gold, and recorded traces of other questions."""
+    remarks = [
+        f"task {task!r} guessed from gold for {count} questions"
+        for task, count in workload.guessed_tasks.items()
+    ]
+    n, labelled = len(workload.questions), workload.n_labelled
+    if workload.assumed_task is not None:
+        remarks.append(
+            f"task {workload.assumed_task!r} taken for questions without task and gold; --task "
+            "names another"
+        )
+    if labelled < n:
+        count = f"{n - labelled} of {n} questions have" if labelled else "the questions have"
+        remarks.append(
+            f"{count} no gold: a part of the split that holds such counts a reply as right where "
+            "it agrees with what full thinking answers"
+        )
+    if settings.recorded is not None:
+        asked = {question.key for question in workload.questions}
+        others = sum(len(t) for key, t in settings.recorded.by_key.items() if key not in asked)
+        if others:
+            remarks.append(
+                f"{others} recorded traces are of no question of {workload.path}: left out"
+            )
+    return remarks
+
+
 def fit_questions(workload: Workload, settings: ProbeSettings) -> list[Question]:
     """The questions that pilot and preflight may look at, in the workload's order.
 
@@ -184,12 +235,6 @@ def repeated_questions(
         return []
     fit = {question.key: question for question in fit_questions(workload, settings)}
     return [fit[key] for key in sorted(fit)[:REPEATED]]
-
-
-def check_parts(workload: Workload, settings: ProbeSettings, questions: Sequence[Question]) -> None:
-    """Refuse a workload whose parts would be too small, before a model is loaded."""
-    if shortage := _too_few(workload, settings, questions):
-        raise WorkloadError(f"{workload.path}: {shortage}")
 
 
 def _too_few(
@@ -258,3 +303,25 @@ class ProbeSummary:
     """Questions in each part."""
     rungs: tuple[RungReplies, ...] = ()
     """Rungs of a ladder; empty if a model was probed."""
+
+
+def summary_of(run: RunDirectory, new: int, seconds: float) -> ProbeSummary:
+    """Sum up what a run holds, of which `new` was added in this call."""
+    table, ladder = run.table(), run.ladder
+    first = table.samples == 0  # every question has one: samples are collected in turn
+    counts = np.bincount(run.parts(table.groups)[first], minlength=len(PARTS)).tolist()
+    return ProbeSummary(
+        run=run.path,
+        questions=int(first.sum()),
+        traces=table.n_questions * (1 if ladder is None else len(ladder.columns)),
+        new=new,
+        schedule=run.plan.schedule if ladder is None else "ladder",
+        budgets=run.plan.budgets,
+        every=run.plan.every,
+        markers=tuple(word["text"] for word in run.manifest.get("markers", [])),
+        max_think=run.plan.max_think,
+        truncated_share=float(table.truncated.mean()),
+        seconds=round(seconds, 3),
+        split=PartCounts(*counts),
+        rungs=() if ladder is None else replies_by_rung(run.replies(), ladder),
+    )

@@ -12,11 +12,9 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from stopadvisor.answers.grading import Graders, open_graders
 from stopadvisor.collection.collect import collect, say_what_is_kept
@@ -40,22 +38,26 @@ from stopadvisor.collection.pilot import (
 from stopadvisor.collection.probe_settings import (
     ProbeSettings,
     ProbeSummary,
-    check_parts,
     fit_questions,
+    ready,
     repeated_questions,
+    summary_of,
     trial_questions,
 )
-from stopadvisor.ground.constants import PAPER_BUDGETS, SMALL_WORKLOAD, TRUNCATED_WARN
+from stopadvisor.collection.rung_recording import record_replies
+from stopadvisor.engines.engine_settings import EngineSettings, open_engine
+from stopadvisor.ground.constants import PAPER_BUDGETS, TRUNCATED_WARN
 from stopadvisor.ground.errors import ModelError, ProbeError
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.ground.progress import Progress, report_remarks
 from stopadvisor.probes.asking import Engine, ProbePlan, RawTrace
 from stopadvisor.runs.directory import MANIFEST, RunDirectory
 from stopadvisor.runs.manifest import build_manifest, run_path, split_of
-from stopadvisor.runs.storage import check_writable, lock_directory
-from stopadvisor.workload.questions import PARTS, PartCounts, Question, Workload, default_split
+from stopadvisor.runs.prices import keep_model_files
+from stopadvisor.runs.storage import lock_directory
+from stopadvisor.workload.questions import Question, Workload, default_split
 
-__all__ = ["OpenEngine", "probe", "try_questions"]
+__all__ = ["OpenEngine", "collected", "probe", "try_questions"]
 
 
 OpenEngine = Callable[[], AbstractContextManager[Engine]]
@@ -63,7 +65,7 @@ OpenEngine = Callable[[], AbstractContextManager[Engine]]
 
 
 def probe(
-    settings: ProbeSettings, open_engine: OpenEngine, progress: Progress, *, whole: bool = False
+    settings: ProbeSettings, opened: OpenEngine, progress: Progress, *, whole: bool = False
 ) -> ProbeSummary:
     """Probe the questions of a workload that its run does not hold yet.
 
@@ -87,51 +89,25 @@ def probe(
     GraderError
         The grader cannot be loaded, or breaks the rules of graders.
     """
-    workload = settings.read()
-    for remark in _remarks(workload, settings):
-        progress.remark(remark)
-    check_parts(workload, settings, workload.questions[: settings.limit if whole else None])
-    count = len(workload.questions[: settings.limit])
-    if count < SMALL_WORKLOAD and settings.shares(workload)[2] > 0:
-        progress.remark(
-            f"{count} questions: with fewer than {SMALL_WORKLOAD}, --split 40/60/0 certifies more"
-        )
-    check_writable(settings.out or Path("runs"))
-    with open_graders(settings.grader) as graders, open_engine() as engine:
+    workload = ready(settings, progress, whole=whole)
+    with open_graders(settings.grader) as graders, opened() as engine:
         settings = settings.for_engine(engine)
         return _Probing(settings, workload, engine, graders, progress).probe()
 
 
-def _remarks(workload: Workload, settings: ProbeSettings) -> list[str]:
-    """Remarks on guessed tasks, missing gold, and recorded traces of other questions."""
-    remarks = [
-        f"task {task!r} guessed from gold for {count} questions"
-        for task, count in workload.guessed_tasks.items()
-    ]
-    n, labelled = len(workload.questions), workload.n_labelled
-    if workload.assumed_task is not None:
-        remarks.append(
-            f"task {workload.assumed_task!r} taken for questions without task and gold; --task "
-            "names another"
-        )
-    if labelled < n:
-        count = f"{n - labelled} of {n} questions have" if labelled else "the questions have"
-        remarks.append(
-            f"{count} no gold: a part of the split that holds such counts a reply as right where "
-            "it agrees with what full thinking answers"
-        )
-    if settings.recorded is not None:
-        asked = {question.key for question in workload.questions}
-        others = sum(len(t) for key, t in settings.recorded.by_key.items() if key not in asked)
-        if others:
-            remarks.append(
-                f"{others} recorded traces are of no question of {workload.path}: left out"
-            )
-    return remarks
+def collected(
+    settings: ProbeSettings, engine: EngineSettings, progress: Progress, *, whole: bool = False
+) -> ProbeSummary:
+    """Probe the model that `engine` names, or ask the rungs of its ladder; raises as `probe`."""
+    if engine.ladder is not None:
+        return record_replies(settings, engine, progress, whole=whole)
+    summary = probe(settings, partial(open_engine, engine), progress, whole=whole)
+    keep_model_files(engine.model, summary.run)
+    return summary
 
 
 def try_questions(
-    settings: ProbeSettings, open_engine: OpenEngine, progress: Progress
+    settings: ProbeSettings, opened: OpenEngine, progress: Progress
 ) -> PreflightReport:
     """Run the preflight alone, on fit questions.
 
@@ -146,7 +122,7 @@ def try_questions(
     """
     workload = settings.read()
     _, shortage = trial_questions(workload, settings)
-    with open_graders(settings.grader) as graders, open_engine() as engine:
+    with open_graders(settings.grader) as graders, opened() as engine:
         settings = settings.for_engine(engine)
         report = _Probing(settings, workload, engine, graders, progress).try_out()
     return with_shortage(report, shortage)
@@ -267,32 +243,13 @@ class _Probing:
         self._pass_remarks_on()
         for remark in [*self.graders.right.remarks(), *remarks_on_grader(run)]:
             self.progress.remark(remark)
-        return self._summary(run, n_new, seconds)
-
-    def _summary(self, run: RunDirectory, n_new: int, seconds: float) -> ProbeSummary:
-        table = run.table()
-        first = table.samples == 0  # every question has one: samples are collected in turn
-        counts = np.bincount(run.parts(table.groups)[first], minlength=len(PARTS)).tolist()
-        truncated = float(table.truncated.mean())
-        if truncated > TRUNCATED_WARN:
+        summary = summary_of(run, n_new, seconds)
+        if (truncated := summary.truncated_share) > TRUNCATED_WARN:
             self.progress.remark(
                 f"{truncated:.1%} of traces are cut at {run.plan.max_think} thinking tokens: "
                 "calibrate refuses more than 10%; --max-think should be production's cap"
             )
-        return ProbeSummary(
-            run=run.path,
-            questions=int(first.sum()),
-            traces=table.n_questions,
-            new=n_new,
-            schedule=run.plan.schedule,
-            budgets=run.plan.budgets,
-            every=run.plan.every,
-            markers=tuple(word["text"] for word in run.manifest.get("markers", [])),
-            max_think=run.plan.max_think,
-            truncated_share=truncated,
-            seconds=round(seconds, 3),
-            split=PartCounts(*counts),
-        )
+        return summary
 
     def _begin(
         self, path: Path, manifest: dict[str, Any], plan: ProbePlan, batch_size: int

@@ -14,15 +14,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from stopadvisor._version import __version__
 from stopadvisor.answers.grading import Grades, open_graders
 from stopadvisor.answers.normal_form import extract_natural, normalize
-from stopadvisor.collection.collect import make_prompts, say_what_is_kept
+from stopadvisor.collection.collect import check_questions, make_prompts, say_what_is_kept
 from stopadvisor.collection.model_checks import (
     PREFLIGHT_QUESTIONS,
-    LadderPreflight,
+    Preflight,
     checked,
     keep_checks,
     with_shortage,
@@ -31,24 +29,23 @@ from stopadvisor.collection.model_checks import (
 from stopadvisor.collection.probe_settings import (
     ProbeSettings,
     ProbeSummary,
-    check_parts,
     fit_questions,
+    ready,
+    summary_of,
     trial_questions,
 )
-from stopadvisor.engines.engine_settings import EngineSettings, how_to_open
+from stopadvisor.engines.engine_settings import EngineSettings, open_ladder
 from stopadvisor.ground.constants import TRUNCATED_WARN
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.ground.progress import Progress
 from stopadvisor.policy.requests import RungAnswer
-from stopadvisor.policy.rung_policies import read_rungs
 from stopadvisor.probes.asking import Check, ProbePlan, Prompt, Status
 from stopadvisor.runs.directory import RunDirectory
-from stopadvisor.runs.ladder import Ladder, Rung
+from stopadvisor.runs.ladder import Rung
 from stopadvisor.runs.manifest import build_manifest, describe_workload, run_path
-from stopadvisor.runs.replies import ReplyRecord, RungReply, replies_by_rung
+from stopadvisor.runs.replies import ReplyRecord, RungReply
 from stopadvisor.runs.storage import (
     append,
-    check_writable,
     finished_objects,
     json_lines,
     lock_directory,
@@ -56,7 +53,7 @@ from stopadvisor.runs.storage import (
 )
 from stopadvisor.runs.verdicts import grade_records
 from stopadvisor.stats.binomial import binomial_tail
-from stopadvisor.workload.questions import PARTS, PartCounts, Question, Workload
+from stopadvisor.workload.questions import Question, Workload
 
 if TYPE_CHECKING:
     from stopadvisor.engines.openai.rung_servers import AskEach, RungServers
@@ -73,26 +70,12 @@ _SELF_WARN = 0.05
 
 
 def record_replies(
-    settings: ProbeSettings,
-    engine: EngineSettings,
-    file: Path,
-    progress: Progress,
-    *,
-    whole: bool = False,
+    settings: ProbeSettings, engine: EngineSettings, progress: Progress, *, whole: bool = False
 ) -> ProbeSummary:
-    """Ask the rungs of a ladder file for all missing replies; raises as `probing.probe`.
-
-    `engine` sets the concurrency, and the device of local models.  With `whole`, a `limit` that
-    leaves a part too small to be assessed is refused.
-    """
-    from stopadvisor.engines.openai.rung_servers import open_rungs
-
-    ladder = read_rungs(file)
-    workload = settings.read()
-    asked = workload.questions[: settings.limit]
-    check_parts(workload, settings, workload.questions[: settings.limit if whole else None])
-    check_writable(settings.out or Path("runs"))
-    with open_graders(settings.grader) as graders:
+    """Ask the rungs of the engine's ladder for all missing replies; like `probing.probe`."""
+    workload = ready(settings, progress, whole=whole)
+    with open_graders(settings.grader) as graders, open_ladder(engine) as opened:
+        ladder = opened[0].ladder
         longest = max(rung.max_tokens or ProbePlan.max_think for rung in ladder.rungs)
         manifest = build_manifest(
             {"engine": "ladder", "engine_version": __version__, "model": ladder.reference.model},
@@ -101,38 +84,26 @@ def record_replies(
             fractions=settings.shares(workload),
             template=settings.prompt_template,
             grading=graders.right.identity,
-            ladder=[rung.to_dict() for rung in ladder.rungs],
+            ladder=ladder,
         )
         path = settings.out or run_path(Path("runs"), manifest)
-        with (
-            lock_directory(path),
-            how_to_open(engine, ladder) as how,
-            open_rungs(ladder, climbs=False, **how) as opened,
-        ):
+        with lock_directory(path):
             run = RunDirectory.resume(path, manifest) or RunDirectory.create(path, manifest)
-            replies = _Replies(ladder, settings.prompt_template, progress, *opened)
+            replies = _Replies(settings.prompt_template, progress, *opened)
             job = _Recording(run, replies, workload, settings, graders.right)
-            summary = job.go(asked, manifest)
+            summary = job.go(workload.questions[: settings.limit], manifest)
         for remark in graders.right.remarks():
             progress.remark(remark)
     return summary
 
 
-def try_rungs(
-    settings: ProbeSettings, engine: EngineSettings, file: Path, progress: Progress
-) -> LadderPreflight:
-    """Check the rungs of a ladder file on fit questions alone; raises as `try_questions`."""
-    from stopadvisor.engines.openai.rung_servers import open_rungs
-
-    ladder, workload = read_rungs(file), settings.read()
-    fit, shortage = trial_questions(workload, settings)
+def try_rungs(settings: ProbeSettings, engine: EngineSettings, progress: Progress) -> Preflight:
+    """Check the rungs of the engine's ladder on fit questions alone; like `try_questions`."""
+    fit, shortage = trial_questions(settings.read(), settings)
     fit = fit[:PREFLIGHT_QUESTIONS]
-    with (
-        open_graders(settings.grader),  # a wrong name is refused here, not by the recording
-        how_to_open(engine, ladder) as how,
-        open_rungs(ladder, climbs=False, **how) as opened,
-    ):
-        replies = _Replies(ladder, settings.prompt_template, progress, *opened)
+    # A wrong grader is refused here, not by the recording.
+    with open_graders(settings.grader), open_ladder(engine) as opened:
+        replies = _Replies(settings.prompt_template, progress, *opened)
         missing = replies.missing(fit, again=True)
         progress.begin("preflight", len(missing))
         for _ in replies.arriving(missing):
@@ -140,30 +111,37 @@ def try_rungs(
     return with_shortage(replies.preflight(fit), shortage)
 
 
+_Rows = Sequence[Sequence[RungAnswer]]
+"""For each question, the replies of one rung."""
+
+
 @dataclass(frozen=True)
 class _Replies:
     """Replies of the rungs so far, and how to ask for those that are missing."""
 
-    ladder: Ladder
     template: str | None
     progress: Progress
     servers: RungServers
     each: AskEach
-    known: dict[tuple[str, int], RungAnswer] = field(default_factory=dict)
-    """By question and column; one column more holds a second reply of the reference."""
+    known: dict[tuple[str, str, int], RungAnswer] = field(default_factory=dict)
+    """By id and key of a question, and column; one column more holds a second reply of the
+    reference."""
 
     def missing(
         self, questions: Sequence[Question], *, again: bool = False
     ) -> list[tuple[Question, int]]:
         """Questions and columns without a reply; with `again`, also a reference's second one."""
-        width = len(self.ladder.columns) + (again and self.ladder.reference.repeat == 1)
-        return [(q, k) for q in questions for k in range(width) if (q.id, k) not in self.known]
+        ladder = self.servers.ladder
+        width = len(ladder.columns) + (again and ladder.reference.repeat == 1)
+        asked = [(q, k) for q in questions for k in range(width)]
+        return [(q, k) for q, k in asked if (q.id, q.key, k) not in self.known]
 
     def arriving(
         self, missing: Sequence[tuple[Question, int]]
     ) -> Iterator[tuple[Question, int, RungAnswer]]:
         """Ask for replies, and yield each as it arrives."""
-        columns = (*self.ladder.columns, self.ladder.reference)
+        ladder = self.servers.ladder
+        columns = (*ladder.columns, ladder.reference)
         samples = [columns[:k].count(rung) for k, rung in enumerate(columns)]
         asked = [
             (columns[k], make_prompts([question], self.template, samples[k])[0])
@@ -176,29 +154,29 @@ class _Replies:
 
         for number, answer in self.each(asked, ask, self.servers.size):
             question, column = missing[number]
-            self.known[question.id, column] = answer
+            self.known[question.id, question.key, column] = answer
             self.progress.advance(1, answer.completion_tokens)
             yield question, column, answer
 
-    def preflight(self, questions: Sequence[Question]) -> LadderPreflight:
+    def preflight(self, questions: Sequence[Question]) -> Preflight:
         """Check the rungs by their replies to these questions, all of which are known."""
         checks = tuple(self._checks(questions))
-        return LadderPreflight(worst(checks), checks, len(questions))
+        return Preflight(worst(checks), checks, len(questions))
 
     def _checks(self, questions: Sequence[Question]) -> Iterator[Check]:
-        ladder, last = self.ladder, self.ladder.reference
-        by_rung = [
-            [[self.known[q.id, k] for k in block] for q in questions] for block in ladder.blocks
-        ]
-        rungs = list(zip(ladder.rungs, by_rung, strict=True))
+        ladder, last = self.servers.ladder, self.servers.ladder.reference
+
+        def replies(columns: Sequence[int]) -> _Rows:
+            return [[self.known[q.id, q.key, k] for k in columns] for q in questions]
+
+        rungs = list(zip(ladder.rungs, map(replies, ladder.blocks), strict=True))
         for rung, rows in rungs:
             yield from _of_rung(rung, rows, TRUNCATED_WARN if rung is last else _CUT_WARN)
         for (lower, one), (higher, two) in pairwise(rungs):
             if lower.reasoning_effort != higher.reasoning_effort and lower.model == higher.model:
                 yield _effort(lower, higher, one, two)
         first = ladder.blocks[-1].start
-        twice = [[self.known[q.id, k] for k in (first, first + 1)] for q in questions]
-        yield _against_itself(last, [q.task for q in questions], twice)
+        yield _against_itself(last, [q.task for q in questions], replies((first, first + 1)))
 
 
 @dataclass(frozen=True)
@@ -238,27 +216,22 @@ class _Recording:
                 self._ask(first, again=True)
                 keep_checks(self.replies.preflight(first), run.path / "preflight.json", progress)
             self._ask(new)
-        return self._summary(len(new), time.monotonic() - began)
+        return summary_of(run, len(new), time.monotonic() - began)
 
     def _read(self) -> None:
         """Read the replies of earlier calls."""
         set_aside_tail(self.run.path / ASKED, "asked.partial")
         if note := self.run.repair():
             self.replies.progress.remark(note)
-        keys = {record.id: record.key for record in self.run.replies()}
-        self.done.update(keys)
+        records = self.run.replies()
+        check_questions(self.run, records, self.workload, self.replies.progress)
+        self.done.update(record.id for record in records)
         for where, row in finished_objects(self.run.path / ASKED):
             try:
-                name, key, column = row.pop("id"), row.pop("key"), row.pop("column")
-                keys[name], self.replies.known[name, column] = key, RungAnswer(**row)
+                asked = row.pop("id"), row.pop("key"), row.pop("column")
+                self.replies.known[asked] = RungAnswer(**row)
             except (KeyError, TypeError) as error:
                 raise ProbeError(f"{where}: not a reply: {error}") from error
-        for question in self.workload.questions:
-            if keys.get(question.id, question.key) != question.key:
-                raise ProbeError(
-                    f"{self.run.path} holds another question under the id {question.id!r} than "
-                    f"{self.workload.path}: ids must keep their questions; choose another --out"
-                )
 
     def _ask(self, questions: Sequence[Question], *, again: bool = False) -> None:
         """Ask for the missing replies, and keep each."""
@@ -275,8 +248,8 @@ class _Recording:
         if question.id in self.done or self.replies.missing([question]):
             return
         task, replies = question.task, []
-        for k, rung in enumerate(self.replies.ladder.columns):
-            answer = self.replies.known[question.id, k]
+        for k, rung in enumerate(self.replies.servers.ladder.columns):
+            answer = self.replies.known[question.id, question.key, k]
             text = extract_natural(task, answer.text) or ""
             counts = answer.prompt_tokens, answer.cached_tokens, answer.completion_tokens
             reply = (rung.name, text, normalize(task, text), None, answer.finished, *counts)
@@ -286,31 +259,8 @@ class _Recording:
         self.run.append(grade_records([record], self.grader, {question.key: question.text})[0])
         self.done.add(question.id)
 
-    def _summary(self, new: int, seconds: float) -> ProbeSummary:
-        run, records, ladder = self.run, self.run.replies(), self.replies.ladder
-        table = run.table()
-        counts = np.bincount(run.parts(table.groups), minlength=len(PARTS)).tolist()
-        return ProbeSummary(
-            run=run.path,
-            questions=len(records),
-            traces=len(records) * len(ladder.columns),
-            new=new,
-            schedule="ladder",
-            budgets=(),
-            every=None,
-            markers=(),
-            max_think=run.plan.max_think,
-            truncated_share=float(table.truncated.mean()),
-            seconds=round(seconds, 3),
-            split=PartCounts(*counts),
-            rungs=replies_by_rung(records, ladder),
-        )
-
 
 # --- Checks of the first replies ------------------------------------------------------------------
-
-_Rows = Sequence[Sequence[RungAnswer]]
-"""For each question, the replies of one rung."""
 
 
 def _of_rung(rung: Rung, rows: _Rows, most: float) -> Iterator[Check]:

@@ -8,17 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stopadvisor.ground.errors import ModelError
-from stopadvisor.policy.rung_policies import policy_of
-from stopadvisor.runs.ladder import Ladder
+from stopadvisor.policy.frozen import Policy
+from stopadvisor.policy.rung_policies import check_rungs, policy_of, read_rungs
 
 if TYPE_CHECKING:
     from stopadvisor.engines.hf.engine import HfEngine
     from stopadvisor.engines.openai.engine import OpenAiEngine
+    from stopadvisor.engines.openai.rung_servers import AskEach, RungServers
 
-__all__ = ["DEFAULT_MODEL", "EngineSettings", "how_to_open", "open_engine", "start_engine"]
+__all__ = ["DEFAULT_MODEL", "EngineSettings", "open_engine", "open_ladder", "start_engine"]
 
 DEFAULT_MODEL = "Qwen/Qwen3-8B"
 _AT_ONCE = 32
@@ -51,6 +53,8 @@ class EngineSettings:
     patience: float = 300.0
     remark: Callable[[str], None] | None = field(default=None, compare=False)
     """Called with one line while waiting for a server."""
+    ladder: Path | None = None
+    """``ladder.toml`` of the rungs that are asked for whole replies; None for one model."""
 
     @property
     def at_server(self) -> bool:
@@ -101,28 +105,37 @@ def open_engine(options: EngineSettings) -> Iterator[HfEngine | OpenAiEngine]:
 
 
 @contextmanager
-def how_to_open(options: EngineSettings, ladder: Ladder) -> Iterator[dict[str, Any]]:
-    """Load the rungs that run in this process; yield the options for opening the ladder."""
+def open_ladder(
+    options: EngineSettings, policy: Policy | None = None
+) -> Iterator[tuple[RungServers, AskEach]]:
+    """Load the rungs that run in this process, and open the servers of the others.
+
+    With the `policy` that climbs it, a cheap rung that is down is climbed past; PolicyError if it
+    has another ladder.
+    """
+    from stopadvisor.engines.openai.rung_servers import open_rungs
+
+    assert options.ladder is not None
+    ladder = read_rungs(options.ladder)
+    if policy is not None:
+        check_rungs(policy.terms, ladder)
+    here, models = [rung for rung in ladder.rungs if rung.engine == "hf"], dict[str, Any]()
+    how: dict[str, Any] = {"climbs": policy is not None, "on_wait": options.remark}
     with ExitStack() as opened:
-        here = [rung for rung in ladder.rungs if rung.engine == "hf"]
-        how: dict[str, Any] = {
-            "concurrency": options.concurrency
-            or (_AT_ONCE_HERE if len(here) == len(ladder.rungs) else _AT_ONCE),
-            "request_timeout": options.request_timeout,
-            "patience": options.patience,
-            "on_wait": options.remark,
-        }
         if here:
             from stopadvisor.engines.hf.local_rungs import LocalModels
 
-            models: dict[str, Any] = {}
             for rung in here:
-                policy, arguments = policy_of(rung), rung.chat_template_kwargs or {}
-                if policy is not None:
-                    arguments = policy.terms.chat_template_kwargs
+                stops, arguments = policy_of(rung), rung.chat_template_kwargs or {}
+                if stops is not None:
+                    arguments = stops.terms.chat_template_kwargs
                 settings = replace(
                     options, model=rung.model, engine="hf", chat_template_kwargs=arguments
                 )
-                models[rung.name] = opened.enter_context(open_engine(settings)), policy
+                models[rung.name] = opened.enter_context(open_engine(settings)), stops
             how["local"] = LocalModels(models, options.concurrency).ask
-        yield how
+        at_once = _AT_ONCE_HERE if len(here) == len(ladder.rungs) else _AT_ONCE
+        how |= {"request_timeout": options.request_timeout, "patience": options.patience}
+        yield opened.enter_context(
+            open_rungs(ladder, concurrency=options.concurrency or at_once, **how)
+        )

@@ -12,15 +12,15 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from stopadvisor.answers.normal_form import normalize
-from stopadvisor.ground.errors import PolicyError, WorkloadError
+from stopadvisor.ground.errors import PolicyError
 from stopadvisor.ground.fields import MOST_TOKENS, expect, plain
 from stopadvisor.ground.printable import short_repr
 from stopadvisor.policy.stepper import log_odds, task_under
-from stopadvisor.policy.terms import LadderTerms, PolicyTerms
+from stopadvisor.policy.terms import PolicyTerms
 from stopadvisor.probes.asking import reserved_arguments
 from stopadvisor.probes.rungs import Votes
 from stopadvisor.rules.climb import RUNG_FEATURES, OnGiveUp
-from stopadvisor.runs.ladder import Ladder, Rung, ladder_of
+from stopadvisor.runs.ladder import Rung, check_order
 
 __all__ = ["Ask", "ClimbRule", "Climber", "Judged", "check_ladder"]
 
@@ -79,12 +79,11 @@ class ClimbRule:
     def of(cls, terms: PolicyTerms) -> ClimbRule:
         """Take the rule out of checked terms."""
         assert terms.ladder is not None
-        ladder, step = _ladder(terms.ladder), terms.decision_threshold
-        levels = terms.ladder.give_up
+        step, levels = terms.decision_threshold, terms.ladder.give_up
         return cls(
             family=terms.family,
             task=terms.task,
-            rungs=ladder.columns,
+            rungs=terms.ladder.columns,
             asked=terms.ladder.asked,
             thresholds=() if step is None else terms.ladder.path[int(step) - 1],
             on_give_up=terms.ladder.on_give_up,
@@ -247,33 +246,25 @@ class Climber:
 # --- Checks ---------------------------------------------------------------------------------------
 
 
-def _ladder(terms: LadderTerms) -> Ladder:
-    try:
-        return ladder_of({"rung": plain(terms.rungs)}, "field 'ladder.rungs'")
-    except WorkloadError as error:
-        raise PolicyError(str(error)) from error
-
-
 def check_ladder(terms: PolicyTerms) -> None:
     """Check that a ladder is valid and the rule's path fits it; PolicyError names the field."""
     found = terms.ladder
     assert found is not None
-    ladder, asked, low = _ladder(found), found.asked, found.give_up
-    for k, (rung, row) in enumerate(zip(ladder.rungs, found.rungs, strict=True)):
-        name = f"ladder.rungs[{k}]"
-        same = rung.to_policy().keys() == row.keys()
-        expect(same, name, "no address, no key and no default", sorted(row))
+    asked, low = found.asked, found.give_up
+    check_order(PolicyError, found.rungs, "field 'ladder.rungs'")
+    for k, rung in enumerate(found.rungs):
+        expect(rung == rung.terms, f"ladder.rungs[{k}]", "no address and no key", plain(rung))
         for key in reserved_arguments(rung.chat_template_kwargs or {}):
-            raise PolicyError(f"field '{name}': argument {short_repr(key)} is reserved")
+            raise PolicyError(f"field 'ladder.rungs[{k}]': argument {short_repr(key)} is reserved")
     if terms.kind == "full-budget":
         empty = not (asked or found.path or low or found.on_give_up)
         expect(empty, "ladder.asked, path", "empty for kind 'full-budget'", list(asked))
         return
-    last = len(ladder.columns) - 1
+    last = len(found.columns) - 1
     rising = bool(asked) and all(a < b for a, b in pairwise((*asked, last)))
     what = f"increasing numbers below the reference's ({last})"
     expect(rising, "ladder.asked", what, list(asked))
-    for block in ladder.blocks:
+    for block in found.blocks:
         wanted = [k for k in block if k < last]
         whole = {*wanted} <= {*asked} or {*wanted}.isdisjoint(asked)
         expect(whole, "ladder.asked", f"all samples of a rung {wanted} or none", list(asked))
@@ -288,7 +279,7 @@ def check_ladder(terms: PolicyTerms) -> None:
     if low is not None:
         what = f"a level for each of {len(found.path)} steps"
         expect(len(low) == len(found.path), "ladder.give_up", what, len(low))
-        single = all(ladder.columns[k].repeat == 1 for k in asked)
+        single = all(found.columns[k].repeat == 1 for k in asked)
         tells = single and terms.family in ("rung-confidence", "rung-learned")
         what = "null for samples, and for rules that tell no wrong reply from an unsure one"
         expect(tells, "ladder.give_up", what, terms.family)

@@ -36,19 +36,11 @@ _LISTS = (*_LINEAR, "budgets", "order", "golden")
 _RULE = ("family", "threshold", "decision_threshold", "trigger")
 
 _MOST_STRIDES = 65_536
-_REQUIRED = {
-    "grid": (),
-    "stride": ("every", "cap"),
-    "marker": ("min_gap", "max_probes"),
-    "none": ("stop_at",),
-    "ladder": (),
-}
+_REQUIRED = {"stride": ("every", "cap"), "marker": ("min_gap", "max_probes"), "none": ("stop_at",)}
 _OPTIONAL = {
     "grid": ("stop_at",),
     "stride": ("first", "stop_at"),
     "marker": ("max_markers", "stop_at"),
-    "none": (),
-    "ladder": (),
 }
 
 
@@ -242,10 +234,11 @@ def check_trigger(terms: PolicyTerms) -> None:
     assert trigger is not None
     kind = trigger.kind
     numbers = {field.name for field in fields(trigger)} - {"kind", "markers"}
-    for name in _REQUIRED[kind]:
+    required, optional = _REQUIRED.get(kind, ()), _OPTIONAL.get(kind, ())
+    for name in required:
         known = getattr(trigger, name) is not None
         expect(known, f"trigger.{name}", f"a number for kind '{kind}'", None)
-    for name in sorted(numbers - {*_REQUIRED[kind], *_OPTIONAL[kind]}):
+    for name in sorted(numbers - {*required, *optional}):
         value = getattr(trigger, name)
         expect(value is None, f"trigger.{name}", f"null for kind '{kind}'", value)
     for index, ids in enumerate(trigger.markers):

@@ -51,7 +51,7 @@ def check_rungs(terms: PolicyTerms, ladder: Ladder) -> None:
     if terms.ladder is None:
         raise PolicyError("the policy stops the thinking of one trace, and climbs no ladder")
     for rung, other in zip_longest(ladder.rungs, terms.ladder.rungs):
-        here = {} if rung is None else rung.to_policy()
+        here = {} if rung is None else plain(rung.terms)
         there = {} if other is None else plain(other)
         for name in sorted({*here, *there} - {"price"}):
             if here.get(name) != there.get(name):

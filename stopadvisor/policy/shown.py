@@ -23,7 +23,6 @@ from stopadvisor.policy.terms import (
     TriggerTerms,
     trigger_of,
 )
-from stopadvisor.rules.climb import Climb
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.losses import LOST
 from stopadvisor.rules.schedules import at_budget, schedule_of
@@ -60,8 +59,7 @@ def where_of(terms: PolicyTerms) -> str | None:
     if terms.family == FIXED_BUDGET:
         return at_budget(int(terms.decision_threshold))
     if terms.ladder is not None:
-        climb = Climb.of(str(terms.family), vars(terms.ladder), None)
-        return climb.describe(terms.decision_threshold)
+        return terms.ladder.climb(terms.family).describe(terms.decision_threshold)
     return schedule_of(trigger_of(terms)).describe()
 
 

@@ -28,10 +28,16 @@ from stopadvisor.policy.claims import CertificateTerms
 from stopadvisor.policy.evidence import ExpectedTerms, ProfileShare, ServedTerms, SplitTerms
 from stopadvisor.probes.asking import OnStop
 from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger, Trigger, stride
-from stopadvisor.rules.climb import RUNG_FEATURES
+from stopadvisor.rules.climb import RUNG_FEATURES, Climb
 from stopadvisor.rules.families import FAMILIES, RUNG_FAMILIES
-from stopadvisor.rules.features import FEATURES, LOGPROB_FEATURES, OPEN_FEATURES, POSITION_FEATURES
-from stopadvisor.runs.ladder import MOST_RUNGS, MOST_SAMPLES
+from stopadvisor.rules.features import (
+    FEATURES,
+    LOGPROB_FEATURES,
+    OPEN_FEATURES,
+    POSITION_FEATURES,
+    LinearModel,
+)
+from stopadvisor.runs.ladder import MOST_RUNGS, MOST_SAMPLES, Ladder, Rung
 
 __all__ = [
     "LADDER_TRIGGER", "MIXED_TASKS", "EngineTerms", "GoldenExample", "LadderTerms", "ModelTerms",
@@ -135,10 +141,10 @@ class TriggerTerms:
 
 
 @dataclass(frozen=True)
-class LadderTerms:
+class LadderTerms(Ladder):
     """Which replies of cheaper rungs to ask for, and when to serve one."""
 
-    rungs: Annotated[tuple[Mapping[str, Any], ...], Most(MOST_RUNGS)]
+    rungs: Annotated[tuple[Rung, ...], Most(MOST_RUNGS)]
     """The rungs of `ladder.toml` in the order of climbing, ending with the reference.  Addresses
     and keys of servers are not in the file."""
     asked: Annotated[tuple[TokenId, ...], Most(MOST_RUNGS * MOST_SAMPLES)]
@@ -152,6 +158,12 @@ class LadderTerms:
     the reply, marked as given up.  Null: climb on as usual."""
     give_up: tuple[float, ...] | None = None
     """One level for each step of `path`; null without `on_give_up`."""
+
+    def climb(self, family: str | None, model: LinearModel | None = None) -> Climb:
+        """The rule, with the `model` of a learned one where it scores replies."""
+        names = tuple(self.columns[k].name for k in (*self.asked, -1))
+        give_up = self.give_up or ()
+        return Climb(str(family), names, self.asked, self.path, model, self.on_give_up, give_up)
 
 
 @dataclass(frozen=True)

@@ -216,12 +216,7 @@ def graded_table(
         visible_tokens = np.where(over, natural_tokens[:, None], tokens)
         visible_code = np.where(over, natural_code[:, None], visible_code)
     table = ProbeTable(
-        ids=tuple(r.id for r in records),
-        keys=tuple(r.key for r in records),
-        groups=tuple(r.group or r.key for r in records),
-        samples=vector("sample", np.int64),
-        tasks=tuple(r.task for r in records),
-        categories=tuple(r.category for r in records),
+        **question_columns(records),
         positions=positions,
         answer_codes=codes,
         mean_logprob=matrix("mean_logprob", np.float64),
@@ -242,6 +237,18 @@ def graded_table(
     )
     outcomes = Outcomes(correct, natural_correct, visible_correct, natural_code, visible_code)
     return OpenQuestions.of(table, outcomes)
+
+
+def question_columns(records: Sequence[Any]) -> dict[str, Any]:
+    """The columns of a table that say which question each record is of."""
+    return {
+        "ids": tuple(r.id for r in records),
+        "keys": tuple(r.key for r in records),
+        "groups": tuple(r.group or r.key for r in records),
+        "samples": np.array([r.sample for r in records], dtype=np.int64),
+        "tasks": tuple(r.task for r in records),
+        "categories": tuple(r.category for r in records),
+    }
 
 
 def _marker_positions(records: Sequence[ProbeRecord]) -> NDArray[np.int64] | None:

@@ -6,7 +6,7 @@ A ladder is a list of replies to one question, the last of which is the referenc
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.ground.errors import ProbeError
 
-__all__ = ["Rungs", "Spent", "Votes", "known_mean", "votes"]
+__all__ = ["Rungs", "Spent", "Votes", "known_mean"]
 
 
 @dataclass(frozen=True)
@@ -155,23 +155,3 @@ class Votes:
         second = max((n for other, n in self._counts.items() if other != leader), default=0)
         self._run, self._before = 1, leader
         return leader, top - second, top / made, self._first.get(leader, at)
-
-
-def votes(
-    codes: NDArray[np.int64], blocks: Sequence[range]
-) -> tuple[IntArray, IntArray, FloatArray]:
-    """Answer, support and share of each column, all of shape (n_questions, n_columns).
-
-    `codes` holds each reply's own answer, negative if it has none or was cut.  A column's answer is
-    the plurality of its samples so far; of a tie, the one that came first.
-    """
-    answers, support, share = codes.copy(), np.zeros_like(codes), np.ones(codes.shape)
-    for row, replies in enumerate(codes.tolist()):
-        so_far = Votes()
-        for block in blocks:
-            for made, k in enumerate(block, start=1):
-                reply = replies[k] if replies[k] >= 0 else None
-                leader, lead, part, _ = so_far.add(reply, made if len(block) > 1 else 0)
-                answers[row, k] = -1 if leader is None else leader
-                support[row, k], share[row, k] = lead, part
-    return answers, support, share

@@ -9,10 +9,9 @@ walks the thresholds of a fixed budget.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from stopadvisor.probes.rungs import Rungs, Spent
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.features import LinearModel, log_odds_of
 
-__all__ = ["RUNG_FEATURES", "Climb", "OnGiveUp", "rung_features", "rung_scores"]
+__all__ = ["RUNG_FEATURES", "Climb", "OnGiveUp", "rung_features", "rung_scores", "rungs_of"]
 
 Table = TypeVar("Table", bound=ProbeTable)
 OnGiveUp = Literal["escalate", "reply"]
@@ -42,7 +41,7 @@ def rung_features(
     table: ProbeTable, columns: tuple[int, ...], names: tuple[str, ...]
 ) -> FloatArray:
     """Features of replies, (n_questions, n_columns, n_features)."""
-    rungs, at = _rungs(table), list(columns)
+    rungs, at = rungs_of(table), list(columns)
     shape = (table.n_questions, len(at))
     found: dict[str, FloatArray] = {
         "log_tokens": np.asarray(_log1p(_own_tokens(rungs)[:, at]), dtype=np.float64),
@@ -64,7 +63,7 @@ def rung_scores(
     row, or the leader's lead among samples; ``rung-confidence``: mean log-probability;
     ``rung-learned``: the model's log-odds.
     """
-    rungs, at = _rungs(table), list(columns)
+    rungs, at = rungs_of(table), list(columns)
     if family == "rung":
         return np.zeros((table.n_questions, len(at)))
     if family == "cap":
@@ -79,7 +78,7 @@ def rung_scores(
 
 def _support(table: ProbeTable, columns: tuple[int, ...]) -> IntArray:
     """Equal answers in a row among the columns asked; among samples, the leader's lead."""
-    rungs = _rungs(table)
+    rungs = rungs_of(table)
     sampled = {k for block in rungs.blocks if len(block) > 1 for k in block}
     support = rungs.support[:, list(columns)]
     run, before = np.zeros(table.n_questions, dtype=np.int64), np.full(table.n_questions, -1)
@@ -104,7 +103,8 @@ def _own_tokens(rungs: Rungs) -> FloatArray:
     return own
 
 
-def _rungs(table: ProbeTable) -> Rungs:
+def rungs_of(table: ProbeTable) -> Rungs:
+    """The rungs of a table; ProbeError if it holds probes of one trace."""
     if table.rungs is None or not table.rungs.names:
         raise ProbeError("this rule climbs a ladder, and these are probes of one trace")
     return table.rungs
@@ -136,14 +136,14 @@ class Climb:
 
     def view(self, table: Table) -> Table:
         """The table with one column per step, the reference last; ProbeError for other rungs."""
-        rungs = _rungs(table)
+        rungs = rungs_of(table)
         if tuple(rungs.names[k] for k in (*self.columns, -1) if k < len(rungs.names)) != self.names:
             raise ProbeError(f"the rule asks {', '.join(self.names)}, got {', '.join(rungs.names)}")
         return self.view_of(table, rung_scores(self.family, table, self.columns, self.model))
 
     def view_of(self, table: Table, scores: FloatArray) -> Table:
         """The same view, from given scores (n_questions, n_asked) such as those out of fold."""
-        rungs, (served, _, spent) = _rungs(table), self._walk(table, scores)
+        rungs, (served, _, spent) = rungs_of(table), self._walk(table, scores)
         view = table.at(served, range(1, len(self) + 1))
         of_reply = rungs.map(lambda values: np.take_along_axis(values, served, axis=1))
         return replace(view, rungs=replace(of_reply, names=(), rates=(), spent=spent))
@@ -158,7 +158,7 @@ class Climb:
 
     def _walk(self, table: ProbeTable, scores: FloatArray) -> tuple[IntArray, BoolArray, Spent]:
         """Column served, whether the rule gave up, and the cost; all (n_questions, n_steps + 1)."""
-        rungs = _rungs(table)
+        rungs = rungs_of(table)
         n, last = table.n_questions, len(rungs.names) - 1
         path = np.array([*self.path, (math.inf,) * len(self.columns)])  # (n_steps, n_asked)
         served = np.full((n, len(path)), last)
@@ -190,16 +190,6 @@ class Climb:
             served = np.where(passes, column, served)
             waiting = waiting & ~passes
         return served, given_up, paid.plus(block_paid)
-
-    @classmethod
-    def of(cls, family: str, ladder: Mapping[str, Any], model: LinearModel | None) -> Climb:
-        """The climb of a policy's field `ladder`."""
-        names = [r["name"] for r in ladder["rungs"] for _ in range(r.get("repeat", 1))]
-        asked = tuple(ladder["asked"])
-        path = tuple(map(tuple, ladder["path"]))
-        names = [*(names[k] for k in asked), names[-1]]
-        levels = tuple(ladder.get("give_up") or ())
-        return cls(family, tuple(names), asked, path, model, ladder.get("on_give_up"), levels)
 
     def describe(self, position: float | None = None) -> str:
         """The rungs in order, in words; with a position of the path, the thresholds too."""

@@ -273,8 +273,6 @@ def serving_costs(
     `view` is as `stopped_counts` takes it; `stops`, (n_questions,), is the probe at which each
     question stops, n_probes for never.
     """
-    if view.rungs is not None:
-        return {LADDER: _ladder_cost(view, stops, weights)}
     full = full_counts(view)
     full_cost, full_decoded = float(full.weighed(weights).mean()), float(full.decoded.mean())
     full_attended = float(full.attended.mean())
@@ -297,7 +295,8 @@ def serving_costs(
         + weights.request
     )
     found: dict[Serving, StackCost] = {}
-    for regime in REGIMES:
+    regimes = REGIMES if full.price is None else (LADDER,)
+    for regime in regimes:
         counts = stopped_counts(view, regime, asking=asking)
         decoded = _mean_at(stops, counts.decoded + counts.wasted(weights))
         cached, prefilled = _mean_at(stops, counts.cached), _mean_at(stops, counts.prefilled)
@@ -309,6 +308,9 @@ def serving_costs(
             + weights.request * requests
         )
         cost = bare + weights.cached * cached
+        if counts.price is not None:  # each reply at the price of its rung: no probe breaks even
+            cost, probes = _mean_at(stops, counts.price), requests - 1
+            bare = thinking = full_cost
         probing, shortened = cost - thinking, full_cost - thinking
         found[regime] = StackCost(
             100 * (1 - cost / full_cost),
@@ -332,21 +334,3 @@ def _money(weights: Weights, cost: float, full_cost: float) -> RequestMoney | No
     """Money for 1000 requests; None unless the weights are prices in money."""
     policy, full = weights.per_thousand(cost), weights.per_thousand(full_cost)
     return None if policy is None or full is None else RequestMoney(policy, full)
-
-
-def _ladder_cost(view: ProbeTable, stops: NDArray[np.int64], weights: Weights) -> StackCost:
-    """Cost of climbing a ladder at one threshold, at the prices of its rungs."""
-    full, counts = full_counts(view), stopped_counts(view, LADDER)
-    cost, full_cost = _mean_at(stops, counts.weighed(weights)), float(full.weighed(weights).mean())
-    decoded, attended = _mean_at(stops, counts.decoded), _mean_at(stops, counts.attended)
-    cached, prefilled = _mean_at(stops, counts.cached), _mean_at(stops, counts.prefilled)
-    return StackCost(
-        100 * (1 - cost / full_cost),
-        100 * (1 - decoded / float(full.decoded.mean())),
-        100 * (1 - attended / float(full.attended.mean())),
-        RequestTokens(decoded, cached, prefilled),
-        _money(weights, cost, full_cost),
-        _mean_at(stops, counts.requests) - 1,
-        None,
-        None,
-    )

@@ -226,11 +226,13 @@ class RunDirectory:
         lines = finished_objects(self.probes_path, "reading probes")
         return [ReplyRecord.from_dict(data, where) for where, data in lines]
 
+    def all_records(self) -> Sequence[ProbeRecord | ReplyRecord]:
+        """Every finished trace, or every finished question of a ladder."""
+        return self.records() if self.ladder is None else self.replies()
+
     def first_records(self) -> Mapping[str, ProbeRecord | ReplyRecord]:
         """The first trace of each question, or its replies in a ladder's run, by id."""
-        if self.ladder is not None:
-            return {record.id: record for record in self.replies()}
-        return {record.id: record for record in self.records() if record.sample == 0}
+        return {record.id: record for record in self.all_records() if record.sample == 0}
 
     def line_digests(self) -> list[str]:
         """Digest of each finished line, in the order of the file."""

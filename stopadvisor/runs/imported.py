@@ -86,8 +86,8 @@ class ImportedDataset:
 
 
 @dataclass(frozen=True)
-class ImportedProbes:
-    """`import probes --json`."""
+class ImportedRun:
+    """What was recorded elsewhere, as a run."""
 
     run: Path
     """The run directory."""
@@ -95,16 +95,22 @@ class ImportedProbes:
     """The file that was read."""
     n_questions: int
     """Different questions."""
+    n_graded: int
+    """Answers graded by gold, because no label was recorded."""
+    n_ungraded: int
+    """Lines with neither labels nor gold."""
+
+
+@dataclass(frozen=True)
+class ImportedProbes(ImportedRun):
+    """`import probes --json`."""
+
     n_traces: int
     """Traces, one a line; a question may have several."""
     n_truncated: int
     """Traces whose thinking was cut."""
     n_probes: int
     """Forced answers."""
-    n_graded: int
-    """Answers graded by gold, because no label was recorded."""
-    n_ungraded: int
-    """Traces with neither labels nor gold."""
     budgets: tuple[int, ...] | None
     """Thinking tokens at each checkpoint; null if each question has its own positions."""
     entropy_source: str
@@ -118,19 +124,9 @@ class ImportedProbes:
 
 
 @dataclass(frozen=True)
-class ImportedReplies:
+class ImportedReplies(ImportedRun):
     """`import replies --json`."""
 
-    run: Path
-    """The run directory."""
-    source: Path
-    """The file that was read."""
-    n_questions: int
-    """Different questions."""
-    n_graded: int
-    """Replies graded by gold, because no label was recorded."""
-    n_ungraded: int
-    """Questions with neither labels nor gold."""
     rungs: tuple[RungReplies, ...]
     """In the order of climbing, the reference last."""
 
@@ -214,16 +210,11 @@ def write_recording(
         entropy=recording.entropy_source,
         seed=seed,
     )
-    run, records = _run_of(out, recording, plan, fractions, model=model), recording.records
     return ImportedProbes(
-        run=run.path,
-        source=recording.path,
-        n_questions=len({record.key for record in records}),
-        n_traces=len(records),
-        n_truncated=sum(record.finish == "length" for record in records),
+        **_run_of(out, recording, plan, fractions, model=model),
+        n_traces=len(recording.records),
+        n_truncated=sum(record.finish == "length" for record in recording.records),
         n_probes=len(probes),
-        n_graded=recording.n_graded,
-        n_ungraded=recording.n_ungraded,
         budgets=recording.budgets or None,
         entropy_source=recording.entropy_source,
         max_think=plan.max_think,
@@ -243,13 +234,8 @@ def write_replies(
     """Write recorded replies of a ladder as a run directory; see `write_recording`."""
     longest = max(r.completion_tokens for record in recorded.records for r in record.rungs)
     plan = ProbePlan((), cue="", max_think=max(longest, 1), seed=seed)
-    run = _run_of(out, recorded, plan, fractions, ladder=[rung.to_dict() for rung in ladder.rungs])
     return ImportedReplies(
-        run=run.path,
-        source=recorded.path,
-        n_questions=len(recorded.records),
-        n_graded=recorded.n_graded,
-        n_ungraded=recorded.n_ungraded,
+        **_run_of(out, recorded, plan, fractions, ladder=ladder),
         rungs=replies_by_rung(recorded.records, ladder, graded=True),
     )
 
@@ -261,8 +247,9 @@ def _run_of(
     fractions: Sequence[float],
     *,
     model: str | None = None,
-    ladder: Sequence[Mapping[str, Any]] | None = None,
-) -> RunDirectory:
+    ladder: Ladder | None = None,
+) -> dict[str, Any]:
+    """Write a run; return the fields of an `ImportedRun`."""
     if out.exists():
         raise OutputError(f"{out}: already exists; choose another --out")
     questions = {
@@ -280,4 +267,10 @@ def _run_of(
     make_folder(out)
     run = RunDirectory.create(out, manifest)
     run.append(recorded.records)
-    return run
+    return {
+        "run": out,
+        "source": recorded.path,
+        "n_questions": len(questions),
+        "n_graded": recorded.n_graded,
+        "n_ungraded": recorded.n_ungraded,
+    }

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-from stopadvisor.ground.errors import WorkloadError
-from stopadvisor.ground.fields import Condition, Most, TokenCount, one_of, parse_as, plain
+from stopadvisor.ground.errors import StopAdvisorError, WorkloadError
+from stopadvisor.ground.fields import Condition, Most, Sha256, TokenCount, one_of, parse_as
 
 __all__ = [
-    "MOST_RUNGS", "MOST_SAMPLES", "Ladder", "Rung", "ladder_of", "read_ladder", "recorded_ladder",
+    "ADDRESS", "MOST_RUNGS", "MOST_SAMPLES", "Ladder", "Rung",
+    "check_order", "ladder_of", "read_ladder", "recorded_ladder",
 ]  # fmt: skip
 
 MOST_RUNGS = 16
 MOST_SAMPLES = 128
 """Most samples of one rung."""
-_ADDRESS_FIELDS = ("engine", "base_url", "api_key_env", "policy")
-"""Fields that say where to ask: no promise depends on them, and a policy file must not set them."""
+ADDRESS: dict[str, Any] = dict.fromkeys(("engine", "base_url", "api_key_env", "policy"))
+"""Fields that say where to ask, and with which key: no policy file may set them."""
 _POLICY_FIELDS = ("reasoning_effort", "chat_template_kwargs", "temperature", "max_tokens")
 """Fields that a rung's own policy sets."""
 
@@ -43,45 +43,44 @@ _Samples = Annotated[
     int,
     Condition(f"a whole number from 1 to {MOST_SAMPLES}", lambda value: 1 <= value <= MOST_SAMPLES),
 ]
-_Digest = Annotated[
-    str, Condition("64 hexadecimal digits", lambda value: bool(re.fullmatch("[0-9a-f]{64}", value)))
-]
 
 
 @dataclass(frozen=True)
 class Rung:
     """One rung: the model, how to ask it, and what its tokens cost."""
 
+    SPARSE: ClassVar[bool] = True
+
     name: _Text
     """Shown to people and in the header of a reply."""
     price: _Prices
     """Of a prompt, a cached prompt and a decoded token: money per million, or in any one unit."""
     model: _Text | None = None
+    """As its server names it, or a folder."""
     engine: Annotated[str, one_of("openai", "hf")] | None = None
     """``hf``: the model in folder `model` runs here; else a server answers."""
     base_url: _Text | None = None
     reasoning_effort: _Text | None = None
+    """Sent with each request."""
     chat_template_kwargs: Mapping[str, Any] | None = None
+    """Arguments of the chat template."""
     temperature: _Temperature | None = None
+    """Null: the server's own."""
     max_tokens: TokenCount | None = None
+    """Most tokens of a reply, thinking and answer."""
     api_key_env: _Text | None = None
     """Environment variable with the server's key."""
     policy: _Text | None = None
     """File of the policy that stops its thinking early; a server applies it itself."""
-    policy_digest: _Digest | None = None
-    """Set from that file when it is read."""
+    policy_digest: Sha256 | None = None
+    """Digest of that policy, set when its file is read."""
     repeat: _Samples = 1
     """Samples; the plurality of those so far is the answer."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """The fields that were given, for a manifest."""
-        return dict(plain(self))
-
-    def to_policy(self) -> dict[str, Any]:
-        """The fields that a policy holds: all but where to ask and with which key."""
-        return {
-            name: value for name, value in self.to_dict().items() if name not in _ADDRESS_FIELDS
-        }
+    @property
+    def terms(self) -> Rung:
+        """The rung as a policy holds it: no promise depends on its address."""
+        return replace(self, **ADDRESS)
 
 
 @dataclass(frozen=True)
@@ -132,12 +131,18 @@ def recorded_ladder(manifest: Mapping[str, Any], where: object) -> Ladder | None
 
 def ladder_of(content: Any, where: str) -> Ladder:
     """Make the ladder of a file's content; raises as `read_ladder`."""
+    rungs = parse_as(WorkloadError, _File, content, where).rung
+    check_order(WorkloadError, rungs, where)
+    return Ladder(rungs)
+
+
+def check_order(error: type[StopAdvisorError], rungs: Sequence[Rung], where: str) -> None:
+    """Check what the rungs of a file or a policy owe each other; raises `error`."""
 
     def expect(ok: bool, field: str, expected: str, got: Any) -> None:
         if not ok:
-            raise WorkloadError(f"{where}: field '{field}': expected {expected}, got {got!r:.80}")
+            raise error(f"{where}: field '{field}': expected {expected}, got {got!r:.80}")
 
-    rungs = parse_as(WorkloadError, _File, content, where).rung
     names = [rung.name for rung in rungs]
     for k, rung in enumerate(rungs):
         expect(names.count(rung.name) == 1, f"rung[{k}].name", "each name once", rung.name)
@@ -155,4 +160,3 @@ def ladder_of(content: Any, where: str) -> Ladder:
             expect(value is None, f"rung[{k}].{name}", f"nothing with {why}", value)
     what = "two [[rung]] tables or more, or one with repeat"
     expect(sum(rung.repeat for rung in rungs) > 1, "rung", what, len(rungs))
-    return Ladder(rungs)

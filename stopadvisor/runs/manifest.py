@@ -21,8 +21,10 @@ from typing import Any
 
 from stopadvisor._version import __version__
 from stopadvisor.ground.constants import PROMPT_TEMPLATES
+from stopadvisor.ground.fields import plain
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.probes.asking import ProbePlan
+from stopadvisor.runs.ladder import Ladder
 from stopadvisor.workload.questions import Workload
 
 __all__ = [
@@ -51,7 +53,7 @@ def build_manifest(
     template: str | None = None,
     grading: Mapping[str, str] | None = None,
     traces: Mapping[str, Any] | None = None,
-    ladder: Sequence[Mapping[str, Any]] | None = None,
+    ladder: Ladder | None = None,
 ) -> dict[str, Any]:
     """Describe everything that decides a run's probes.
 
@@ -74,8 +76,7 @@ def build_manifest(
         Versions of normaliser and grader.
     traces : mapping, optional
         `path` and `sha256` of the file of recorded traces.
-    ladder : sequence of mapping, optional
-        Rungs in the order of climbing.
+    ladder : Ladder, optional
     """
     asked: dict[str, Any] = {"budgets": plan.budgets, "max_think": plan.max_think}
     if plan.schedule != "grid":
@@ -104,11 +105,10 @@ def build_manifest(
         },
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         **({} if traces is None else {"traces": dict(traces)}),
-        **({} if ladder is None else {"ladder": list(ladder)}),
+        **({} if ladder is None else {"ladder": plain(ladder.rungs)}),
     }
     manifest["id"] = run_id(manifest)
-    plain: dict[str, Any] = parse_json(json.dumps(manifest, allow_nan=False))  # tuples become lists
-    return plain
+    return dict(parse_json(json.dumps(manifest, allow_nan=False)))  # tuples become lists
 
 
 def versions_of(*packages: str) -> dict[str, str]:

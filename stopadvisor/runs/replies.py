@@ -22,8 +22,8 @@ from stopadvisor.answers.normal_form import extract_natural, guess_task, normali
 from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.ground.errors import ProbeError, WorkloadError
 from stopadvisor.probes.outcomes import OpenQuestions, Outcomes
-from stopadvisor.probes.records import graded_by_gold
-from stopadvisor.probes.rungs import Rungs, Spent, Votes, votes
+from stopadvisor.probes.records import graded_by_gold, question_columns
+from stopadvisor.probes.rungs import Rungs, Spent, Votes
 from stopadvisor.probes.table import ProbeTable, agreeing, answer_codes, on_grid
 from stopadvisor.runs.ladder import Ladder, Rung
 from stopadvisor.runs.recording import (
@@ -81,21 +81,28 @@ class ReplyRecord:
     """None if there is neither gold nor labels; empty if there are only labels."""
     rungs: tuple[RungReply, ...]
 
+    sample = 0
+    """A question stands once in a ladder's run."""
+
     @property
     def is_graded(self) -> bool:
         """Whether we know which of its answers are right."""
         return self.gold is not None
 
-    def answered(self) -> list[RungReply | None]:
-        """The reply whose answer each column serves: of samples, the first of the plurality."""
-        so_far, served = Votes(), list[RungReply | None]()
+    def votes(self) -> list[tuple[str | None, int, float, int]]:
+        """Answer of each column, its support and share, and the number of its first reply."""
+        so_far, columns = Votes(), []
         for _, block in groupby(self.rungs, attrgetter("name")):
             samples = list(block)
             for made, reply in enumerate(samples, start=1):
                 form = (reply.normalized or None) if reply.finished else None
-                leader, *_, first = so_far.add(form, made if len(samples) > 1 else 0)
-                served.append(None if leader is None else self.rungs[first])
-        return served
+                columns.append(so_far.add(form, made if len(samples) > 1 else 0))
+        return columns
+
+    def answered(self) -> list[RungReply | None]:
+        """The reply whose answer each column serves: of samples, the first of the plurality."""
+        votes = self.votes()
+        return [None if leader is None else self.rungs[first] for leader, *_, first in votes]
 
     def to_json(self) -> str:
         """One line of JSON, keys in the order of the fields."""
@@ -322,12 +329,12 @@ def reply_table(
 
     finished = matrix("finished", np.bool_)
     texts = np.where(finished, matrix("normalized", object), "")
-    single = answer_codes(texts)[0]
-    answers, support, share = votes(np.maximum(single, -1), ladder.blocks)
+    votes = np.array([record.votes() for record in records], dtype=object)
+    support, share, first = (votes[..., k] for k in (1, 2, 3))
+    first = first.astype(np.int64)
+    answers = np.maximum(np.take_along_axis(answer_codes(texts)[0], first, axis=1), -1)
     # An answer is right if the first sample that gave it was graded right.
-    same = (single[:, :, None] == answers[:, None, :]) & (answers[:, None, :] >= 0)
-    first_grade = np.take_along_axis(matrix("correct", np.bool_), same.argmax(axis=1), axis=1)
-    right = np.asarray(same.any(axis=1) & first_grade)
+    right = (answers >= 0) & np.take_along_axis(matrix("correct", np.bool_), first, axis=1)
     truncated = ~finished[:, list(ladder.blocks[-1])].any(axis=1)
     full = answers[:, -1]
     by_gold = graded_by_gold(records, parts)
@@ -336,15 +343,10 @@ def reply_table(
         right[:, -1] |= ~by_gold
     logprob = matrix("mean_logprob", np.float64)
     spent = _spent(ladder, *(matrix(name, np.float64) for name in _MEASURED))
-    n, m = single.shape
+    n, m = answers.shape
     is_reference = np.tile(np.arange(m) == m - 1, (n, 1))
     table = ProbeTable(
-        ids=tuple(r.id for r in records),
-        keys=tuple(r.key for r in records),
-        groups=tuple(r.group or r.key for r in records),
-        samples=np.zeros(n, dtype=np.int64),
-        tasks=tuple(r.task for r in records),
-        categories=tuple(r.category for r in records),
+        **question_columns(records),
         positions=on_grid(range(1, m + 1), n),
         answer_codes=answers,
         mean_logprob=logprob,
@@ -364,8 +366,8 @@ def reply_table(
             rates=tuple(rung.price for rung in ladder.columns),
             spent=spent,
             served=answers >= 0,
-            support=support,
-            share=share,
+            support=support.astype(np.int64),
+            share=share.astype(np.float64),
             is_reference=is_reference,
             whole=tuple(k for k, rung in enumerate(ladder.columns) if rung.policy_digest),
         ),

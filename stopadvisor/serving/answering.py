@@ -149,30 +149,14 @@ def answer_workload(
         The grader cannot be loaded, or misbehaves.
     """
     policy = load_policy(settings.policy, require_signature=settings.require_signature or None)
-    if policy.ladder:
-        for name in ("on_stop", "answer_cap"):
-            if getattr(settings, name) is not None:
-                raise PolicyError(
-                    f"--{name.replace('_', '-')}: this policy climbs a ladder, and stops no trace"
-                )
-    else:
-        policy_plan(policy, answer_cap=settings.answer_cap)  # refused before a model is loaded
+    _check_options(policy, settings)
     task = policy.terms.task
     workload = read_workload(
         settings.workload, default_task=None if task == MIXED_TASKS else task, assumed=None
     )
     make_requests(workload.questions, policy)
     with open_graders(settings.grader) as graders, open_engine(policy) as engine:
-        plan, remarks = _WHOLE_REPLIES, list[str]()
-        if not policy.ladder:
-            stopping = cast("AnsweringEngine", engine)
-            plan = stopping.policy_plan(policy, answer_cap=settings.answer_cap)
-            remarks = policy.check_source(engine.identity(), stopping.entropy_for(policy))
-            if settings.on_stop not in (None, policy.on_stop) and policy.kind == "stop":
-                remarks.append(
-                    f"--on-stop {settings.on_stop}: the certificate does not cover these answers, "
-                    f"it was shown for on-stop {policy.on_stop}"
-                )
+        plan, remarks = _plan(policy, engine, settings)
         on_stop, grader = settings.on_stop or policy.on_stop, graders.right
         calibrated, now = policy.terms.grading, dict(grader.identity)
         by_function = any("grader_sha256" in identity for identity in (calibrated, now))
@@ -218,6 +202,33 @@ def answer_workload(
                 progress.remark(f"note: {remark}")
             lines = [line for line in file.lines if line.id in wanted]
             return _summary(answer_pass, lines, remarks)
+
+
+def _check_options(policy: Policy, settings: AnswerSettings) -> None:
+    """Refuse what the policy cannot follow, before a model is loaded."""
+    if not policy.ladder:
+        policy_plan(policy, answer_cap=settings.answer_cap)
+        return
+    for name in ("on_stop", "answer_cap"):
+        if getattr(settings, name) is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise PolicyError(f"{option}: this policy climbs a ladder, and stops no trace")
+
+
+def _plan(
+    policy: Policy, engine: Answering, settings: AnswerSettings
+) -> tuple[ProbePlan, list[str]]:
+    """The engine's plan for a policy, and remarks on how it differs from calibration's."""
+    if policy.ladder:
+        return _WHOLE_REPLIES, []
+    stopping = cast("AnsweringEngine", engine)
+    remarks = policy.check_source(engine.identity(), stopping.entropy_for(policy))
+    if settings.on_stop not in (None, policy.on_stop) and policy.kind == "stop":
+        remarks.append(
+            f"--on-stop {settings.on_stop}: the certificate does not cover these answers, "
+            f"it was shown for on-stop {policy.on_stop}"
+        )
+    return stopping.policy_plan(policy, answer_cap=settings.answer_cap), remarks
 
 
 # --- One pass -------------------------------------------------------------------------------------

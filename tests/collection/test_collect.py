@@ -270,7 +270,7 @@ def test_questions_dropped_from_the_workload_are_kept_with_a_remark(bench: Bench
     write_sums(bench.file, 25)
     assert bench.collect() == 0
     assert len(bench.run.records()) == 30
-    assert any("5 probed questions are not in" in line for line in bench.progress.lines)
+    assert any("5 questions of the run are not in" in line for line in bench.progress.lines)
 
 
 class Faulty(ScriptedEngine):
@@ -513,7 +513,7 @@ def test_questions_without_gold_are_recorded_without_grades(bench: Bench) -> Non
     # Gold that is added later grades the recorded answers.
     bench.file.write_text("".join(lines))
     assert bench.collect() == 0
-    assert any("gold of 27 probed questions has changed" in s for s in bench.progress.lines)
+    assert any("gold of 27 questions has changed" in s for s in bench.progress.lines)
     with Grader() as grader:
         assert regrade(bench.run, grader, bench.workload) == 27
     graded = Bench(bench.path.parent / "graded")
@@ -538,7 +538,7 @@ def test_regrading_takes_new_gold_and_keeps_the_raw_texts(bench: Bench) -> None:
     before = bench.run.records()
     bench.file.write_text(bench.file.read_text().replace('"gold": "0"', '"gold": "999"'))
     assert bench.collect() == 0  # relabelling moves no question to another run
-    assert any("gold of 1 probed questions has changed" in s for s in bench.progress.lines)
+    assert any("gold of 1 questions has changed" in s for s in bench.progress.lines)
     with Grader() as grader:
         assert regrade(bench.run, grader) == 0
         assert bench.run.records() == before

@@ -14,11 +14,13 @@ import pytest
 from stopadvisor.cli.main import main
 from stopadvisor.collection.model_checks import PREFLIGHT_QUESTIONS
 from stopadvisor.collection.rung_recording import ASKED
+from stopadvisor.engines.engine_settings import EngineSettings
+from stopadvisor.engines.openai.rung_servers import open_rungs
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.requests import RungAnswer
 from stopadvisor.probes.asking import Prompt
 from stopadvisor.runs.directory import RunDirectory
-from stopadvisor.runs.ladder import Rung
+from stopadvisor.runs.ladder import Rung, read_ladder
 from tests.engines.rung_server import RungServer, Said, ladder_toml, number_of, rung_server, say
 from tests.runs.test_replies import written
 from tests.schemas import check_valid
@@ -356,10 +358,12 @@ def test_every_sample_of_a_model_here_is_another_draw(
         return RungAnswer(finished=True, text="7", completion_tokens=3)
 
     @contextmanager
-    def here(*given: object) -> Iterator[dict[str, Any]]:
-        yield {"concurrency": 4, "local": ask}
+    def here(engine: EngineSettings) -> Iterator[Any]:
+        assert engine.ladder is not None
+        with open_rungs(read_ladder(engine.ladder), concurrency=4, climbs=False, local=ask) as them:
+            yield them
 
-    monkeypatch.setattr("stopadvisor.collection.rung_recording.how_to_open", here)
+    monkeypatch.setattr("stopadvisor.collection.rung_recording.open_ladder", here)
     prices = "price = [1, 1, 1]"
     (folder / "ladder.toml").write_text(
         f'[[rung]]\nname = "small"\nengine = "hf"\nmodel = "m"\nrepeat = 3\n{prices}\n'
@@ -386,4 +390,4 @@ def test_what_ladder_toml_says_is_no_option(
 def test_a_run_is_recorded_already(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "run").mkdir()
     assert main(["assess", "run", "--ladder", "ladder.toml"]) == 2
-    assert "is already recorded" in capsys.readouterr().err
+    assert "is already probed: leave out --ladder" in capsys.readouterr().err

@@ -9,6 +9,7 @@ import pytest
 
 from stopadvisor.answers.normal_form import extract_natural
 from stopadvisor.cli.main import main
+from stopadvisor.ground.fields import plain
 from stopadvisor.policy.frozen import load_policy, save_policy
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.ladder import read_ladder
@@ -36,7 +37,7 @@ def test_two_models_here_climb_as_the_replay_says(
     replies = {record.id: record.rungs for record in RunDirectory.load(Path("run")).replies()}
     assert len(replies) == n
     content = ladder_content("cap", task="numeric")
-    rungs = [rung.to_policy() for rung in read_ladder(Path("samples/ladder.toml")).rungs]
+    rungs = [plain(rung.terms) for rung in read_ladder(Path("samples/ladder.toml")).rungs]
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_bytes())
     content |= {
         "prompt_template": manifest["prompt_templates"],

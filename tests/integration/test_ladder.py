@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from stopadvisor.cli.main import main
+from stopadvisor.ground.fields import plain
 from stopadvisor.policy.frozen import Policy, load_policy, save_policy
 from stopadvisor.policy.requests import make_requests
 from stopadvisor.runs.directory import RunDirectory
@@ -79,7 +80,7 @@ def test_rungs_at_servers_climb_as_the_replay_says(
     run = RunDirectory.load(Path("run"))
     records = {record.id: record for record in run.replies()}
     content = ladder_content("cap", task="numeric")
-    rungs = [rung.to_policy() for rung in read_ladder(Path(ladder)).rungs]
+    rungs = [plain(rung.terms) for rung in read_ladder(Path(ladder)).rungs]
     content |= {
         "prompt_template": run.manifest["prompt_templates"],
         "ladder": {"rungs": rungs, "asked": [0], "path": [[-900.0], [-float(CAP)], [-40.0]]},

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from stopadvisor.ground.errors import PolicyError
-from stopadvisor.ground.fields import MOST_TOKENS
+from stopadvisor.ground.fields import MOST_TOKENS, plain
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import policy_plan
 from stopadvisor.policy.rung_policies import check_rungs
 from stopadvisor.policy.stepper import log_odds
 from stopadvisor.probes.outcomes import GradedTable
-from stopadvisor.rules.climb import RUNG_FEATURES, Climb
+from stopadvisor.rules.climb import RUNG_FEATURES
 from stopadvisor.runs.ladder import Ladder, Rung, ladder_of
 from tests.policy_content import (
     SERVED_RUNGS,
@@ -45,7 +45,7 @@ def policy_of(
 ) -> Policy:
     levels = [float(level)] * len(asked)
     changes: dict[str, Any] = LEARNED if family == "rung-learned" else {}
-    rungs = [rung.to_policy() for rung in ladder.rungs]
+    rungs = [plain(rung.terms) for rung in ladder.rungs]
     content = ladder_content(family, **changes, task="exact")
     content["ladder"] = {"rungs": rungs, "asked": list(asked), "path": [levels], **given}
     content |= {"decision_threshold": 1.0, "threshold": 1.0, "order": [2.0, 1.0]}
@@ -99,7 +99,8 @@ def test_a_climber_serves_what_the_table_says(
     table, lines = lines_of(tmp_path, ladder)
     policy = policy_of(ladder, family, asked, level, **given)
     given_up, short = 0, 0
-    climb = Climb.of(family, policy.content["ladder"], _model(policy))
+    assert policy.terms.ladder is not None
+    climb = policy.terms.ladder.climb(family, _model(policy))
     view = climb.view(table)
     assert view.rungs is not None
     first, most, (served, hopeless) = 0, 0, climb.at(table, 1)
@@ -275,7 +276,7 @@ def test_whatever_the_reply_of_a_rung_says_it_is_served_at_0() -> None:
 
 
 def full_budget(ladder: Ladder, **changes: Any) -> Policy:
-    rungs = [rung.to_policy() for rung in ladder.rungs]
+    rungs = [plain(rung.terms) for rung in ladder.rungs]
     nothing = ("family", "threshold", "decision_threshold", "trigger", "certificate", "expected")
     content = ladder_content("cap") | dict.fromkeys((*nothing, "calibration_features"))
     content |= {"kind": "full-budget", "order": []}
@@ -331,9 +332,9 @@ def test_a_reply_that_cannot_be_is_refused(changes: dict[str, Any], message: str
     ("path", "value", "message"),
     [
         ("ladder.rungs", [], "two \\[\\[rung"),
-        ("ladder.rungs.0.base_url", "http://evil", "no address, no key and no default"),
-        ("ladder.rungs.0.api_key_env", "HOME", "no address, no key and no default"),
-        ("ladder.rungs.0.repeat", 1, "no address, no key and no default"),
+        ("ladder.rungs.0.base_url", "http://evil", r"no address and no key"),
+        ("ladder.rungs.0.api_key_env", "HOME", r"no address and no key"),
+        ("ladder.rungs.0.policy", "p.json", r"no address and no key"),
         ("ladder.rungs.0.price", [1, 1], "three prices"),
         ("ladder.rungs.0.name", "large", "each name once"),
         ("ladder.rungs.0.chat_template_kwargs", {"chat_template": "x"}, "is reserved"),

@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
-from stopadvisor.probes.rungs import votes
+from stopadvisor.probes.rungs import Votes
+
+
+def votes(codes: np.ndarray[Any, Any], blocks: Sequence[range]) -> list[np.ndarray[Any, Any]]:
+    """Answer, support and share of each reply; codes below 0 are no answer."""
+    found = []
+    for row in codes.tolist():
+        so_far = Votes()
+        for block in blocks:
+            for made, k in enumerate(block, start=1):
+                answer = row[k] if row[k] >= 0 else None
+                leader, *rest = so_far.add(answer, made if len(block) > 1 else 0)
+                found.append([-1 if leader is None else leader, *rest])
+    return [np.array(each).reshape(codes.shape) for each in list(zip(*found, strict=True))[:3]]
 
 
 def test_a_plurality_leads_by_its_lead_and_single_rungs_by_their_run() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from stopadvisor.answers.grading import open_graders
 from stopadvisor.ground.errors import GraderError, WorkloadError
+from stopadvisor.ground.fields import plain
 from stopadvisor.runs.imported import write_replies
 from stopadvisor.runs.ladder import Ladder, Rung, ladder_of, read_ladder
 from stopadvisor.runs.prices import default_settings
@@ -101,15 +102,15 @@ def test_a_ladder_is_refused_in_one_line(tmp_path: Path, text: str, message: str
 
 def test_what_a_manifest_holds_of_a_ladder_gives_it_back() -> None:
     for ladder in (TWO, VOTE):
-        assert ladder_of({"rung": [rung.to_dict() for rung in ladder.rungs]}, "m") == ladder
+        assert ladder_of({"rung": [plain(rung) for rung in ladder.rungs]}, "m") == ladder
     assert VOTE.blocks == (range(5),)
-    asked = [rung.to_dict() | {"temperature": 0} for rung in TWO.rungs]
+    asked = [plain(rung) | {"temperature": 0} for rung in TWO.rungs]
     # 0.0 would give the run another name.
-    assert repr([rung.to_dict() for rung in ladder_of({"rung": asked}, "m").rungs]) == repr(asked)
+    assert repr([plain(rung) for rung in ladder_of({"rung": asked}, "m").rungs]) == repr(asked)
 
 
 def test_every_rung_but_the_last_may_follow_a_policy_of_its_own() -> None:
-    rungs = [rung.to_dict() | {"reasoning_effort": None} for rung in THREE.rungs]
+    rungs = [plain(rung) | {"reasoning_effort": None} for rung in THREE.rungs]
     for k in range(2):
         policies = [row | ({"policy": "p.json"} if j == k else {}) for j, row in enumerate(rungs)]
         assert ladder_of({"rung": policies}, "m").rungs[k].policy == "p.json"

@@ -28,18 +28,18 @@ from stopadvisor.ground.constants import CUES, DEFAULT_CUE
 from stopadvisor.probes.asking import OPEN, Schedule
 from stopadvisor.workload.questions import TASKS, parse_split
 
-__all__ = ["RECORDED_LADDER", "probe_options", "take_probing"]
+__all__ = ["probe_options", "take_probing"]
 
 
 def take_probing(
-    params: dict[str, Any], workload: Path, *, like_policy: bool = False, ladder: Path | None = None
+    params: dict[str, Any], workload: Path, *, like_policy: bool = False
 ) -> ProbeSettings:
     """Check the options of probing and take its settings out of click's parameters.
 
     With `like_policy` the schedule is not checked, because no option expresses every trigger of a
-    policy.  A `ladder` names its own models and servers, and takes no option of probing.
+    policy.  A ladder names its own models and servers, and takes no option of probing.
     """
-    if ladder is None:
+    if params["ladder"] is None:
         check_engine_options(params)
     elif given := [name for name in _TRACE_OPTIONS if is_given(name)]:
         names = ", ".join("--" + name.replace("_", "-") for name in given)
@@ -269,8 +269,9 @@ _PROBE = (
 
 
 def probe_options(function: Callable[..., Printed]) -> Any:
-    """Declare all options of probing, of the model and of output."""
-    return model_options(DEFAULT_MODEL)(declare(*_PROBE, *SERVER)(printed(function)))
+    """Declare all options of probing, of the model or the ladder, and of output."""
+    asked = model_options(DEFAULT_MODEL)(declare(*_PROBE, *SERVER)(printed(function)))
+    return _RECORDED_LADDER(asked)
 
 
 # --- Whole replies of several rungs ---------------------------------------------------------------
@@ -282,7 +283,7 @@ _TRACE_OPTIONS = (
 )
 """Options that mean nothing for whole replies, or that ladder.toml sets."""
 
-RECORDED_LADDER = option("Probing")(
+_RECORDED_LADDER = option("Probing")(
     "--ladder",
     metavar="LADDER.TOML",
     type=PATH,

@@ -15,12 +15,12 @@ from typing import Any
 from stopadvisor.answers.normal_form import extract_natural
 from stopadvisor.engines.errors import first_error
 from stopadvisor.engines.openai.rung_servers import AskEach, RungServers
+from stopadvisor.ground.fields import plain
 from stopadvisor.policy.climber import Ask
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import Climbed, OnStop, Reply, Request, RungAnswer
 from stopadvisor.policy.session import Rule
 from stopadvisor.probes.asking import ProbePlan, Prompt
-from stopadvisor.runs.ladder import Ladder
 
 __all__ = ["LadderEngine", "climb"]
 
@@ -92,11 +92,10 @@ async def climb(
 class LadderEngine:
     """Answers requests under a policy that climbs; an `answering.Answering`.
 
-    Expects a ladder that `check_rungs` accepted, and `servers` that `open_rungs` opened.
+    Expects `servers` of a ladder that `open_ladder` checked and opened.
     """
 
     policy: Policy
-    ladder: Ladder
     servers: RungServers
     each: AskEach = field(repr=False)
     remarks: list[str] = field(default_factory=list)
@@ -105,11 +104,12 @@ class LadderEngine:
     @property
     def name(self) -> str:
         """The models in the order of climbing."""
-        return " -> ".join(str(rung.model) for rung in self.ladder.rungs)
+        return " -> ".join(str(rung.model) for rung in self.servers.ladder.rungs)
 
     def identity(self) -> dict[str, Any]:
         """All settings that determine the outcome, as plain values."""
-        return {"engine": "ladder", "rungs": [rung.to_policy() for rung in self.ladder.rungs]}
+        rungs = [plain(rung.terms) for rung in self.servers.ladder.rungs]
+        return {"engine": "ladder", "rungs": rungs}
 
     def questions_at_once(self, plan: ProbePlan) -> int:
         """Return the concurrency."""

@@ -28,7 +28,7 @@ from stopadvisor.engines.http.key import ForwardedKey, Key
 from stopadvisor.engines.openai.each import ask_each
 from stopadvisor.ground.constants import POLICY_HEADER
 from stopadvisor.ground.errors import EngineError, ModelError
-from stopadvisor.ground.fields import MOST_TOKENS
+from stopadvisor.ground.fields import MOST_TOKENS, plain
 from stopadvisor.policy.requests import RungAnswer
 from stopadvisor.probes.asking import Prompt
 from stopadvisor.runs.ladder import Ladder, Rung
@@ -42,6 +42,7 @@ _PATIENCE = 5.0
 """Seconds for which a cheap rung is retried before the request climbs."""
 _REST = 30.0
 """Seconds for which a rung is skipped after it was down."""
+_SENT = ("model", "temperature", "reasoning_effort", "chat_template_kwargs")
 _THINKING_BEGINS, _THINKING_ENDS = "<think>", "</think>"
 
 
@@ -49,17 +50,10 @@ def request_of(
     rung: Rung, messages: Sequence[Mapping[str, Any]], *, max_tokens: int | None, logprobs: bool
 ) -> dict[str, Any]:
     """The request body for a rung."""
-    arguments = rung.chat_template_kwargs
-    asked: dict[str, Any] = {
-        "model": rung.model,
-        "messages": [dict(message) for message in messages],
-        "max_tokens": max_tokens,
-        "temperature": rung.temperature,
-        "reasoning_effort": rung.reasoning_effort,
-        "chat_template_kwargs": None if arguments is None else dict(arguments),
-        "logprobs": logprobs or None,
-    }
-    return {name: value for name, value in asked.items() if value is not None}
+    given = {name: value for name, value in plain(rung).items() if name in _SENT}
+    asked = {"max_tokens": max_tokens, "logprobs": logprobs or None}
+    asked = {name: value for name, value in asked.items() if value is not None}
+    return {**given, "messages": [dict(message) for message in messages], **asked}
 
 
 def _read(data: Mapping[str, Any], seconds: float) -> RungAnswer:
@@ -118,8 +112,7 @@ class RungServers:
         forwards: bool = False,
         local: Callable[[Rung, Prompt, int | None], Awaitable[RungAnswer]] | None = None,
     ) -> None:
-        self._reference = ladder.reference
-        self._climbs, self._local = climbs, local
+        self.ladder, self._climbs, self._local = ladder, climbs, local
         # Not asked for log-probabilities: with them a server does not apply its policy.
         self._silent = {rung.name for rung in ladder.rungs if rung.policy_digest is not None}
         self._clients: dict[str, Client] = {}
@@ -159,7 +152,7 @@ class RungServers:
 
         Raises `Unreachable` if it is down or takes longer than `seconds`.
         """
-        client = self._clients[self._reference.name]
+        client = self._clients[self.ladder.reference.name]
         usual, client.request_timeout = client.request_timeout, seconds
         try:
             return await client.ask("GET", "/models", opening=True)
@@ -179,9 +172,9 @@ class RungServers:
         recording.
         """
         if rung.name not in self._clients:
-            assert self._local is not None  # `how_to_open` loaded its model
+            assert self._local is not None  # `open_ladder` loaded its model
             return (await self._local(rung, prompt, max_tokens)).of(rung)
-        can_climb = rung.name != self._reference.name
+        can_climb = rung.name != self.ladder.reference.name
         until, why = self._down.get(rung.name, (0.0, ""))
         if can_climb and time.monotonic() < until:
             return RungAnswer(finished=False, down=why, name=rung.name)

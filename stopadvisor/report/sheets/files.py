@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from stopadvisor.collection.model_checks import LadderPreflight, PreflightReport
+from stopadvisor.collection.model_checks import Preflight, PreflightReport
 from stopadvisor.collection.probe_settings import ProbeSummary
 from stopadvisor.policy.run_policies import Promotion
 from stopadvisor.policy.shown import promised
@@ -150,9 +150,9 @@ _VERDICTS_ON_RUNGS: dict[str, tuple[str, Tone]] = {
 }
 
 
-def preflight_sheet(report: PreflightReport | LadderPreflight) -> Sheet:
+def preflight_sheet(report: Preflight) -> Sheet:
     """Return the sheet of `preflight`: the verdict, then the checks, failures first."""
-    verdicts = _VERDICTS_ON_RUNGS if isinstance(report, LadderPreflight) else _VERDICTS
+    verdicts = _VERDICTS if isinstance(report, PreflightReport) else _VERDICTS_ON_RUNGS
     text, tone = verdicts[report.status]
     facts: list[Fact] = []
     for check in sorted(report.checks, key=lambda check: _FIRST.index(check.status)):
@@ -160,7 +160,7 @@ def preflight_sheet(report: PreflightReport | LadderPreflight) -> Sheet:
         if check.advice:
             facts.append(("  to do", check.advice))
     headline = f"{text} (tried on {plural(report.n_questions, 'question')})."
-    sections = () if isinstance(report, LadderPreflight) else tuple(_thinking(report))
+    sections = tuple(_thinking(report)) if isinstance(report, PreflightReport) else ()
     return Sheet(headline, tone, tuple(facts), sections=sections)
 
 

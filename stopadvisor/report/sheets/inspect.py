@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from stopadvisor.ground.fields import plain
 from stopadvisor.policy.shown import Certificate, Expected, InspectedPolicy
-from stopadvisor.policy.terms import LadderTerms, TriggerTerms
+from stopadvisor.policy.terms import TriggerTerms
 from stopadvisor.report.comparison import PolicyComparison
 from stopadvisor.report.headline import calibrated_headline
 from stopadvisor.report.sheet import Fact, Section, Sheet
 from stopadvisor.report.sheets.calibrate import evidence, expectation_facts, meaning, pointwise
 from stopadvisor.report.words import listed, number, plural, share, shell_quote
-from stopadvisor.rules.climb import Climb
 from stopadvisor.rules.families import rule_name
+from stopadvisor.runs.ladder import Rung
 
 __all__ = ["comparison_sheet", "inspect_sheet"]
 
@@ -138,23 +139,24 @@ def _headline(shown: InspectedPolicy, expected: Expected | None) -> str:
         "stride": f"every {trigger.every} thinking tokens",
         "marker": "where a marker begins",
         "none": f"at {trigger.stop_at} thinking tokens",
-        "ladder": "" if shown.ladder is None else f"serving {_climb(shown, shown.ladder)}",
+        "ladder": f"serving {_served(shown)}",
     }[trigger.kind]
     certified = "Certified" if shown.certificate else "Not certified"
     return f"{certified}: stops early by {rule_name(str(shown.family))}, {where}."
 
 
-def _climb(shown: InspectedPolicy, ladder: LadderTerms) -> str:
-    climb = Climb.of(str(shown.family), vars(ladder), None)
-    return climb.describe(shown.decision_threshold)
+def _served(shown: InspectedPolicy) -> str:
+    """The rungs in order and their thresholds, in words."""
+    ladder = shown.ladder
+    return "" if ladder is None else ladder.climb(shown.family).describe(shown.decision_threshold)
 
 
-def _rung(rung: Mapping[str, Any]) -> str:
-    """Return the model of a rung and the price of its tokens."""
-    named = {name: value for name, value in rung.items() if name not in ("name", "model", "price")}
-    words = [str(rung.get("model", "model not recorded"))]
-    words += [f"{name} {value}" for name, value in named.items()]
-    return f"{', '.join(words)}; price {' / '.join(f'{price:g}' for price in rung['price'])}"
+def _rung(rung: Rung) -> str:
+    """Return the model of a rung, how it is asked, and the price of its tokens."""
+    named = plain(replace(rung, model=None)).items()
+    words = [rung.model or "model not recorded"]
+    words += [f"{name} {value}" for name, value in named if name not in ("name", "price")]
+    return f"{', '.join(words)}; price {' / '.join(f'{price:g}' for price in rung.price)}"
 
 
 def _rule(shown: InspectedPolicy) -> Iterator[Fact]:
@@ -162,7 +164,7 @@ def _rule(shown: InspectedPolicy) -> Iterator[Fact]:
     if trigger is None:
         return
     if shown.ladder is not None:
-        yield "serves", _climb(shown, shown.ladder)
+        yield "serves", _served(shown)
         yield "climbs", "where a reply does not pass, was cut, or its server is down"
         return
     if family != "fixed-budget":
@@ -269,7 +271,7 @@ def _made_from(shown: InspectedPolicy) -> Iterator[Fact]:
 def _bound(shown: InspectedPolicy) -> Iterator[Fact]:
     model, engine, counts = shown.model, shown.engine, shown.n_questions
     for rung in () if shown.ladder is None else shown.ladder.rungs:
-        yield str(rung["name"]), _rung(rung)
+        yield rung.name, _rung(rung)
     if model is None and shown.ladder is None:
         origin = "a published archive" if engine is None else f"{engine.name} probes"
         yield "model", f"none: made from {origin}, it fits no model as it is"

@@ -245,7 +245,7 @@ class Gateway:
     ) -> bool:
         """Answer a covered request from a cheap rung; False: forward it to the reference."""
         record, reference, asked = sender.record, served.policy.ladder[-1], covered.request
-        record.upstream, bound = 0, self.policies.rungs
+        record.upstream, bound = 0, served.at.get(0)
         try:
             if bound is None:
                 raise EngineError("not checked yet")

@@ -82,8 +82,8 @@ class ServedPolicy:
     name: str = ""
     """The model's name in the upstreams' lists; empty until one has been opened."""
     coverage: Coverage | None = None
-    at: dict[int, Bound[PolicyService]] = field(default_factory=dict)
-    """By upstream number; empty for a policy that climbs a ladder."""
+    at: dict[int, Bound[Any]] = field(default_factory=dict)
+    """By upstream number: its `PolicyService`, or the `RungServers` that all policies share."""
 
 
 class PolicySet:
@@ -94,8 +94,6 @@ class PolicySet:
 
     def __init__(self, policies: tuple[ServedPolicy, ...], settings: GatewaySettings) -> None:
         self.all = policies
-        self.rungs: Bound[RungServers] | None = None
-        """A ladder's servers, shared by all policies."""
         self._settings = settings
         self._entries: dict[str, Any] = {}
 
@@ -144,25 +142,38 @@ class PolicySet:
         Unreachable
             The upstream stays down for longer than `retry_timeout`.
         """
-        if self._settings.ladder is not None:
-            await self._open_ladder(upstream, self._settings.ladder)
-            return
-        opened: dict[ServedPolicy, Bound[PolicyService]] = {}
+        opened: dict[ServedPolicy, Bound[Any]] = {}
+        ladder = self._settings.ladder
         try:
-            for served in self.all:
-                opened[served] = bound = await self._open(served, upstream, retry_timeout)
-                name = bound.service.model.client.model
-                if served.name not in ("", name):
-                    raise PolicyError(
-                        f"all --upstream must be equal servers: the model is {name!r} at "
-                        f"{upstream.url}, {served.name!r} elsewhere"
-                    )
-            first = next(iter(opened.values())).service.model.client
-            listed = await first.ask("GET", "/models", opening=True)
+            if ladder is None:
+                listed = await self._open_models(upstream, retry_timeout, opened)
+            else:
+                listed = await self._open_rungs(ladder, opened)
         except BaseException:
-            for bound in opened.values():
+            for bound in {*opened.values()}:
                 await bound.close()
             raise
+        for served, bound in opened.items():
+            before = served.at.get(upstream.number)
+            served.at[upstream.number] = bound
+            if before is not None:
+                await before.retire()
+        self._entries[upstream.url] = entries(listed, self.names)
+
+    async def _open_models(
+        self, upstream: Upstream, retry_timeout: float, opened: dict[ServedPolicy, Bound[Any]]
+    ) -> Any:
+        """Open the model of each policy into `opened`; return what the upstream lists."""
+        for served in self.all:
+            opened[served] = bound = await self._open(served, upstream, retry_timeout)
+            name = bound.service.model.client.model
+            if served.name not in ("", name):
+                raise PolicyError(
+                    f"all --upstream must be equal servers: the model is {name!r} at "
+                    f"{upstream.url}, {served.name!r} elsewhere"
+                )
+        first = next(iter(opened.values())).service.model.client
+        listed = await first.ask("GET", "/models", opening=True)
         for served, bound in opened.items():
             model, plan = bound.service.model, bound.service.plan
             served.name = model.client.model
@@ -174,13 +185,9 @@ class PolicySet:
                 closer_tokens=len(model.chat.closer.ids),
                 any_text=self._settings.any_text,
             )
-            before = served.at.get(upstream.number)
-            served.at[upstream.number] = bound
-            if before is not None:
-                await before.retire()
-        self._entries[upstream.url] = entries(listed, self.names)
+        return listed
 
-    async def _open_ladder(self, upstream: Upstream, ladder: Ladder) -> None:
+    async def _open_rungs(self, ladder: Ladder, opened: dict[ServedPolicy, Bound[Any]]) -> Any:
         """Open a ladder's servers; only the reference's must be reachable."""
         limits = self._settings.timeouts
         servers = RungServers(
@@ -191,15 +198,8 @@ class PolicySet:
             patience=0.0,
             forwards=True,
         )
-        try:
-            listed = await servers.listed(limits.opening)
-            self._entries[upstream.url] = entries(listed, self.names)
-        except BaseException:
-            await servers.aclose()
-            raise
-        before, self.rungs = self.rungs, Bound(servers, servers.aclose)
-        if before is not None:
-            await before.retire()
+        opened |= dict.fromkeys(self.all, Bound(servers, servers.aclose))
+        return await servers.listed(limits.opening)
 
     @property
     def names(self) -> frozenset[str]:
@@ -209,8 +209,9 @@ class PolicySet:
     @property
     def longest_prompt(self) -> int:
         """Generous upper bound on the JSON bytes of a prompt that fits a model's context."""
-        bounds = (bound for served in self.all for bound in served.at.values())
-        contexts = [bound.service.model.endpoint.context or _MOST_PROMPT for bound in bounds]
+        services = [bound.service for served in self.all for bound in served.at.values()]
+        models = [each.model for each in services if isinstance(each, PolicyService)]
+        contexts = [model.endpoint.context or _MOST_PROMPT for model in models]
         return min(_MOST_PROMPT, _TOKEN_BYTES * max(contexts, default=0))
 
     def same_at(self, upstream: Upstream, listed: Any) -> bool:
@@ -219,9 +220,6 @@ class PolicySet:
 
     async def retire(self) -> None:
         """Close each policy's connections after its last request; accept no more."""
-        rungs, self.rungs = self.rungs, None
-        if rungs is not None:
-            await rungs.retire()
         for served in self.all:
             services, served.at = served.at, {}
             for bound in services.values():
