@@ -1,4 +1,4 @@
-"""Stopping rules: where they probe, their scores, losses and costs."""
+"""Stopping rules: where they probe, how they score, what they lose and cost."""
 
 __all__ = [
     "climb", "costs", "drift", "families", "features", "losses", "model_shape", "outcomes",

@@ -1,9 +1,9 @@
-"""Climb a ladder: a path of thresholds, and what each step of it serves and costs.
+"""Climb a ladder: a path of thresholds, and what each of its steps serves and costs.
 
-Each step of the path has one threshold per rung.  The first reply that ended by itself and whose
-score reaches its threshold is served; if none does, the reference is.  The view of a path has one
-column per step, from bold to careful, and the reference last, so that a test walks the steps as it
-walks the thresholds of a fixed budget.
+Each step of the path has one threshold per reply asked for.  The first reply that ended by itself
+and whose score reaches its threshold is served; if none does, the reference is.  The view of a path
+has one column per step, from bold to careful, and the reference last, so a test walks the steps as
+it walks the thresholds of a fixed budget.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ __all__ = ["RUNG_FEATURES", "Climb", "OnGiveUp", "rung_features", "rung_scores",
 
 Table = TypeVar("Table", bound=ProbeTable)
 OnGiveUp = Literal["escalate", "reply"]
-"""If all cheap rungs are expected to be wrong: skip to the reference, or serve the reply."""
+"""What to do when every cheap rung is expected to be wrong: skip to the reference, or serve the
+reply."""
 
 RUNG_FEATURES = ("log_tokens", "support", "answer_share", "rung", "answer_log_odds")
 """Features of a reply for learned rules: log of its tokens, number of equal answers in a row (for
@@ -57,7 +58,7 @@ def rung_features(
 def rung_scores(
     family: str, table: ProbeTable, columns: tuple[int, ...], model: LinearModel | None
 ) -> FloatArray:
-    """Score of each reply, (n_questions, n_columns); a reply with a high score is served.
+    """Score of each reply, (n_questions, n_columns); higher means serve sooner.
 
     ``rung``: always 0; ``cap``: minus the reply's tokens; ``rung-agreement``: equal answers in a
     row, or the leader's lead among samples; ``rung-confidence``: mean log-probability;
@@ -94,7 +95,7 @@ def _support(table: ProbeTable, columns: tuple[int, ...]) -> IntArray:
 
 
 def _own_tokens(rungs: Rungs) -> FloatArray:
-    """Tokens of each column's own reply, without those of the samples before it."""
+    """Tokens of each column's own reply, without those of earlier samples."""
     decoded = rungs.spent.decoded
     own = decoded.copy()
     for block in rungs.blocks:
@@ -123,13 +124,13 @@ class Climb:
     """For each step, from bold to careful, one threshold per column."""
     model: LinearModel | None = None
     on_give_up: OnGiveUp | None = None
-    """`escalate`: a reply whose score lies below the step's level skips the rungs between it and
-    the reference; `reply`: it is served.  None: the rule never gives up."""
+    """What a score below the step's level does.  `escalate`: skip the rungs between this reply and
+    the reference; `reply`: serve this reply.  None: the rule never gives up."""
     give_up: tuple[float, ...] = ()
     """A level for each step of the path; empty if the rule never gives up."""
 
     stop_at = None
-    """No column is served to everybody."""
+    """A ladder has no position that stops everybody."""
 
     def __len__(self) -> int:
         return len(self.path) + 1
@@ -142,7 +143,7 @@ class Climb:
         return self.view_of(table, rung_scores(self.family, table, self.columns, self.model))
 
     def view_of(self, table: Table, scores: FloatArray) -> Table:
-        """The same view, from given scores (n_questions, n_asked) such as those out of fold."""
+        """The same view from other scores, (n_questions, n_asked), such as out-of-fold ones."""
         rungs, (served, _, spent) = rungs_of(table), self._walk(table, scores)
         view = table.at(served, range(1, len(self) + 1))
         of_reply = rungs.map(lambda values: np.take_along_axis(values, served, axis=1))
@@ -169,7 +170,7 @@ class Climb:
         paid = block_paid = nothing = Spent(*(zero,) * 6)
         block = range(0)
         for k, column in enumerate((*self.columns, last)):
-            if column not in block:  # another rung: what the last one cost is final
+            if column not in block:  # another rung: the cost of the last one is final
                 paid, block_paid = paid.plus(block_paid), nothing
                 block = next(b for b in rungs.blocks if column in b)
             own = rungs.spent.each(lambda values, at=column: values[:, at, None])  # type: ignore[misc]
@@ -192,7 +193,7 @@ class Climb:
         return served, given_up, paid.plus(block_paid)
 
     def describe(self, position: float | None = None) -> str:
-        """The rungs in order, in words; with a position of the path, the thresholds too."""
+        """The rungs in words and in order; with a step of the path, its thresholds too."""
         asked = list(dict.fromkeys(self.names[:-1]))
         if position is None or not 1 <= position <= len(self.path):
             return f"{', then '.join(asked)}, then {self.names[-1]}"
@@ -213,7 +214,7 @@ class Climb:
 
 
 def _abandoned(own: Spent, caps: FloatArray, rate: float, passes: BoolArray) -> Spent:
-    """Cost of a reply that is cut off at a cap unless it passes."""
+    """Cost of a reply that is cut at a cap unless it passes."""
     decoded = np.where(passes, own.decoded, np.minimum(own.decoded, caps))
     price = own.price - rate * (own.decoded - decoded)
     kept = np.where(own.decoded > 0, decoded / np.maximum(own.decoded, 1), 1.0)

@@ -1,7 +1,7 @@
-"""Cost of a question by the place where it stops.
+"""Cost of a question, depending on where it stops.
 
-Its engine requests are counted in tokens decoded, prefilled and read from the prefix cache; weights
-turn the counts into tokens, money or seconds.
+Counts the tokens that its requests decode, prefill and read from the prefix cache; weights turn the
+counts into weighted tokens, money or seconds.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ Serving = Literal["vllm", "kv-fork", "prefix-cache", "black-box", "ladder"]
 REGIMES: tuple[Serving, ...] = ("vllm", "kv-fork", "prefix-cache", "black-box")
 """Serving regimes for probes of one trace."""
 LADDER: Serving = "ladder"
-"""Regime of a ladder: each reply is paid at the price of its rung."""
+"""Regime of a ladder: each reply costs the price of its rung."""
 CACHE_BLOCK = 16
-"""Tokens per block of a prefix cache; only whole blocks are reused (vLLM's default)."""
+"""Tokens per block of a prefix cache (vLLM's default); only whole blocks are reused."""
 
 
 _Price = Annotated[float, Condition("a number >= 0", lambda value: value >= 0)]
@@ -39,7 +39,7 @@ _Price = Annotated[float, Condition("a number >= 0", lambda value: value >= 0)]
 
 @dataclass(frozen=True)
 class Weights:
-    """Price of a token of each kind, and of a request, in one unit."""
+    """Prices of a token of each kind and of a request, in one unit."""
 
     SPARSE: ClassVar[bool] = True
 
@@ -79,7 +79,7 @@ class Weights:
             )
 
     def per_thousand(self, cost: float) -> float | None:
-        """Money for 1000 requests of this mean cost; None unless weights are in money."""
+        """Money per 1000 requests of this mean cost; None unless the prices are in money."""
         return cost * 1000 / 1_000_000 if self.unit == MONEY else None
 
 
@@ -90,7 +90,7 @@ SECONDS = "seconds"
 """Unit of prices in time, measured or computed."""
 
 PAPER_WEIGHTS = Weights(1.0, PAPER_CACHED_WEIGHT, 1.0, "paper-weighted tokens")
-"""The paper's: a cached token counts a tenth of a decoded one (Section "Deployment Cost")."""
+"""The paper's: a cached token costs a tenth of a decoded one (Section "Deployment Cost")."""
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,10 @@ class TokenCounts:
     attended: FloatArray
     """Context length summed over the decoded tokens: KV-token-time."""
     headroom: FloatArray | None = None
-    """Thinking tokens left that a round trip could waste; None where thinking pauses for probes."""
+    """Remaining thinking tokens, which a round trip could waste; None if thinking pauses for
+    probes."""
     price: FloatArray | None = None
-    """Cost of replies of a ladder, at the prices of its rungs; None where weights apply."""
+    """Cost of a ladder's replies at the prices of its rungs; None if weights apply."""
 
     def wasted(self, weights: Weights) -> FloatArray:
         """Thinking tokens wasted during the round trip of the last probe."""
@@ -130,8 +131,8 @@ class TokenCounts:
 def full_counts(table: ProbeTable) -> TokenCounts:
     """Tokens of full thinking without any probe, arrays of shape (n_questions,).
 
-    Under ``last-checkpoint`` thinking is cut at the last budget and one answer is written, so that
-    the cut itself is no saving.
+    Under ``last-checkpoint`` thinking is cut at the last budget and one answer is forced, so the
+    cut itself does not count as a saving.
     """
     if table.rungs is not None:
         return _of_rungs(table.rungs.spent.each(lambda values: values[:, -1]))
@@ -150,7 +151,7 @@ def full_counts(table: ProbeTable) -> TokenCounts:
 
 
 def _of_rungs(spent: Spent) -> TokenCounts:
-    """Counts of a ladder's replies, which the table holds."""
+    """Counts of a ladder's replies, from the table."""
     return TokenCounts(
         spent.decoded,
         spent.cached,
@@ -167,14 +168,14 @@ def attended_by(before: FloatArray, decoded: FloatArray) -> FloatArray:
 
 
 def mean_context(table: ProbeTable) -> float:
-    """Mean context of the tokens that full thinking decodes, in tokens."""
+    """Mean context, in tokens, of a token that full thinking decodes."""
     counts = full_counts(table)
     return float(counts.attended.sum() / counts.decoded.sum())
 
 
 @dataclass(frozen=True)
 class Costing:
-    """How costs are counted: in which serving regime, at which weights."""
+    """How costs are counted: the serving regime and the weights."""
 
     serving: Serving = "kv-fork"
     weights: Weights = PAPER_WEIGHTS
@@ -189,10 +190,10 @@ class Asking:
     """Where a rule forces an answer before it stops."""
 
     before: bool = True
-    """Whether it does so at every position before the stop; a fixed budget does not."""
+    """Whether it forces one at every position before the stop; a fixed budget does not."""
     stop_at: int | None = None
-    """Position in thinking tokens at which everybody is stopped; no answer is forced there if a
-    stop gives a visible answer."""
+    """Position, in thinking tokens, at which every trace is stopped; no answer is forced there if a
+    stopped question gets a visible one."""
 
 
 EVERYWHERE = Asking()
@@ -202,13 +203,12 @@ EVERYWHERE = Asking()
 def stopped_counts(
     view: ProbeTable, serving: Serving, *, asking: Asking = EVERYWHERE
 ) -> TokenCounts:
-    """Tokens of every question, for every probe at which it may stop.
+    """Tokens of each question, for each probe at which it may stop.
 
     Parameters
     ----------
     view : ProbeTable
-        The probes that the rule makes; under ``last-checkpoint`` the last one must be the last
-        checkpoint.
+        The rule's probes; under ``last-checkpoint`` they must end with the last checkpoint.
     serving : {"vllm", "kv-fork", "prefix-cache", "black-box"}
     asking : Asking
         Where an answer is forced.
@@ -216,29 +216,29 @@ def stopped_counts(
     Returns
     -------
     TokenCounts
-        Arrays of shape (n_questions, n_probes + 1); the last column is never stopping.  Columns
-        where no probe happens hold the cost so far and are never used.
+        Arrays of shape (n_questions, n_probes + 1); the last column is for never stopping.  Entries
+        where no probe happens hold the counts so far and are never used.
 
     Notes
     -----
     Let P be the prompt tokens, s the suffix tokens, a_k the answer tokens of probe k and B_k its
     position.  A probe sends P + B_k + s tokens and decodes a_k; a resume sends P + B_k.  A server
-    computes at least the last token that it is sent, and the last decoded token of a request is not
-    in its cache yet.
+    always computes at least the last token of a prompt, and the last token that a request decodes
+    is not in its cache yet.
 
     With on-stop ``answer`` a stop at j sends one more request of P + B_j tokens, like a resume, and
     decodes the visible answer: closer, answer and ending token.  The closer counts as decoded, as
     it does in the natural answer.  Under kv-fork that request is a fork and sends nothing; under
     vllm it is the only resume.
 
-    With an open cue a server needs up to two requests per probe: the second sees whether the model
+    With an open cue a server needs up to two requests per probe: the second shows whether the model
     closes its thinking after the newline that ended the answer.  Two are counted.
 
-    Under kv-fork a probe branches from the single request.  Under vllm a stop wastes the thinking
-    decoded while the probe answers, counted as decoded here, and during the round trip, which
-    depends on the weights.
+    Under kv-fork a probe forks the running request.  Under vllm a stop wastes the thinking decoded
+    while the probe answers, counted as decoded here, and during the round trip, which depends on
+    the weights.
     """
-    if view.rungs is not None:  # never stopping is the last column: the reference
+    if view.rungs is not None:  # who never stops gets the last column, the reference
         return _of_rungs(view.rungs.spent.each(lambda v: np.column_stack([v, v[:, -1]])))
     if serving not in REGIMES:
         raise CalibrationError(f"serving must be one of {REGIMES}, got {serving!r}")
@@ -264,7 +264,7 @@ def stopped_counts(
         whole = view.trace_tokens + view.natural_tokens
         decoded[:, -1] += whole
     else:
-        # Where the last checkpoint is live, its probe is the reply and already counted.
+        # If the last checkpoint is live, its probe is the reply and has been counted.
         counted = live[:, -1] & asking.before
         last_answer = np.where(counted, 0.0, view.probe_tokens[:, -1])
         whole = np.minimum(view.trace_tokens, positions[:, -1])
@@ -276,10 +276,10 @@ def stopped_counts(
         decoded[:, :-1] += view.visible_tokens
         attended[:, :-1] += attended_by(prefix, view.visible_tokens)
 
-    # A probe at 0 tokens is the first request; otherwise a thinking request sends the prompt.
+    # A probe at 0 tokens is the first request; otherwise a request to think sends the prompt.
     at_once = asked[:, 0] & (positions[:, 0] == 0)
     opens = np.ones((view.n_questions, view.n_checkpoints + 1))
-    # Without probes before the stop, it is the first request only of a stop right there.
+    # Without probes before the stop, that holds only for a stop right there.
     first = slice(None) if asking.before else slice(0, 1)
     if serving in ("black-box", "prefix-cache"):
         opens[:, first] = ~at_once[:, None]
@@ -291,16 +291,16 @@ def stopped_counts(
         if serving != "black-box":
             standing = np.floor(np.maximum(prefix - 1, 0) / CACHE_BLOCK) * CACHE_BLOCK
         found = standing.copy()
-        if serving == "prefix-cache":  # under vllm a thinking request runs already
+        if serving == "prefix-cache":  # under vllm the thinking request has cached the prompt
             found[at_once, 0] = 0.0  # nothing is cached yet
         probe = np.stack([found, prefix + suffix - found, none + 1])
         resume = np.stack([standing, prefix - standing, none + 1])
         if view.closed_by_itself is not None:
-            probe *= 2  # a second request sees what follows the answer's newline
-    # The request for the visible answer is like the resume that it replaces.
+            probe *= 2  # a second request shows what follows the answer's newline
+    # The request for the visible answer costs as much as the resume that it replaces.
     reply = resume.copy()
     if serving != "kv-fork" and view.on_stop == "answer":
-        # At 0 tokens without a probe it is the first request: no thinking has begun.
+        # At 0 tokens without a probe it is the first request: thinking has not begun.
         unopened = live[:, 0] & ~asked[:, 0] & (positions[:, 0] == 0)
         reply[0, unopened, 0], reply[1, unopened, 0] = 0.0, prompt[unopened, 0]
         opens[unopened, 0] = 0.0
@@ -335,7 +335,7 @@ def stopped_counts(
 def asked_at(
     view: ProbeTable, positions: NDArray[np.float64], live: NDArray[np.bool_], asking: Asking
 ) -> NDArray[np.bool_]:
-    """Whether an answer is forced at a probe that the rule reaches, (n_questions, n_probes)."""
+    """Whether reaching a probe forces an answer there, (n_questions, n_probes)."""
     if view.on_stop == "probe":
         return live
     if not asking.before:
@@ -344,9 +344,9 @@ def asked_at(
 
 
 def _so_far(values: NDArray[np.float64], asking: Asking) -> FloatArray:
-    """Sum over probes 0…j along the last axis, which gets one place more: the sum of all.
+    """Sum over probes 0…j along the last axis, which gets one more entry: the sum of all.
 
-    Without probes before the stop: probe j alone, and 0 in the last place.
+    Without probes before the stop it is probe j alone, and the last entry is 0.
     """
     out = np.zeros((*values.shape[:-1], values.shape[-1] + 1))
     if asking.before:

@@ -1,8 +1,8 @@
 """Drift of features between two samples of questions.
 
 Each feature gets a permutation test of the Kolmogorov–Smirnov distance over questions (checkpoints
-are not independent), with Holm's correction over features.  No labels are used: features can move
-while the risk does not, and the other way round.
+of one question are not independent), with Holm's correction over features.  No labels are used:
+features can drift while the risk stays, and the risk while features stay.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ DRIFT_FEATURES = (
     *("position", "answer_logprob", "answer_entropy"),
     *("previous_match", "run_length", "vote_share", "marker_density"),
 )
-"""Features that are compared, whatever the schedule."""
+"""Features compared, whatever the schedule."""
 
 _PERMUTATIONS = 1999
 _MOST_QUESTIONS = 2000
-"""Questions used of each sample; a shift too small to show with this many does not matter."""
+"""Most questions used per sample; a shift too small to show with this many does not matter."""
 _DECIMALS = 12
-"""Rounding, so that equal features stay equal whatever the order of summation."""
+"""Features are rounded, so that equal ones stay equal whatever the order of summation."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +46,16 @@ class Drift:
     distance: float
     """Kolmogorov–Smirnov distance, 0–1."""
     p_value: float
-    """Of this feature alone."""
+    """p-value of this feature alone."""
     adjusted_p: float
-    """Holm over all features: the smallest familywise level at which it has drifted."""
+    """Holm-adjusted over all features: the smallest familywise level at which this one is
+    significant."""
 
 
 def question_features(view: ProbeTable, names: Sequence[str] = DRIFT_FEATURES) -> FloatArray:
     """Mean of each feature over a question's live probes, (n_kept, n_features).
 
-    Questions without a live probe are left out; a feature that was not recorded is 0.
+    Questions without a live probe are left out; a feature that was not recorded counts 0.
     """
     live = view.live
     kept = live.any(axis=1)
@@ -64,14 +65,14 @@ def question_features(view: ProbeTable, names: Sequence[str] = DRIFT_FEATURES) -
 
 
 def drift_names(scorer: Scorer) -> tuple[str, ...]:
-    """Names of the features that are compared: of probes, or of a ladder's replies."""
+    """Names of the features compared: those of probes, or of a ladder's replies."""
     return RUNG_FEATURES if isinstance(scorer.schedule, Climb) else DRIFT_FEATURES
 
 
 def drift_features(scorer: Scorer, table: ProbeTable) -> FloatArray:
-    """`question_features` of the probes that a rule makes, or of the replies of a ladder.
+    """`question_features` of a rule's probes, or the mean over the replies of a ladder.
 
-    Shape (n_kept, n_features); a feature that was not recorded is 0.
+    Shape (n_kept, n_features); a feature that was not recorded counts 0.
     """
     climb = scorer.schedule
     if not isinstance(climb, Climb):
@@ -107,11 +108,11 @@ def feature_drift(
     Parameters
     ----------
     before, after : ndarray of float, shape (n_before, n_features) and (n_after, n_features)
-        `question_features` of the two samples, one row per independent question; at most 2000 rows
-        are drawn of each.
+        `question_features` of the two samples, one row per independent question; of more than 2000
+        rows, 2000 are drawn.
     names : sequence of str, length n_features
     permutations : int
-        Number of permutations; the same ones serve every feature.
+        Number of random permutations; all features share them.
 
     Returns
     -------
@@ -121,12 +122,12 @@ def feature_drift(
     Raises
     ------
     ProbeError
-        Rows of another width.
+        Rows do not have `n_features` columns.
 
     Notes
     -----
-    The p-value counts the observed split as one of the permutations, so that it is never 0 and the
-    test keeps its level exactly (Phipson and Smyth 2010).
+    The p-value counts the observed split as one of the permutations, so it is never 0 and the test
+    never exceeds its level (Phipson and Smyth 2010).
     """
     for rows in (before, after):
         if len(rows) and rows.shape[1:] != (len(names),):
@@ -137,7 +138,7 @@ def feature_drift(
     pooled = np.concatenate([before, after]).round(_DECIMALS)  # (n_both, n_features)
     order = np.argsort(pooled, axis=0, kind="stable")
     ranked = np.take_along_axis(pooled, order, axis=0)
-    # Compare the distribution functions only where a run of equal values ends.
+    # Distribution functions are compared where a run of equal values ends.
     run_ends = np.ones(ranked.shape, dtype=bool)
     run_ends[:-1] = ranked[1:] != ranked[:-1]
     shares = np.concatenate(

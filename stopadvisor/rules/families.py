@@ -1,6 +1,6 @@
 """Names of the rule families, and how their thresholds are shown.
 
-Imports only the standard library: loading a policy needs this module.
+Loading a policy needs this module, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -13,46 +13,46 @@ __all__ = [
 ]  # fmt: skip
 
 SCALAR_FAMILIES = ("confidence", "entropy", "run-stability", "confidence-leap")
-"""Paper, Appendix "Risk-Controlled Scalar Comparisons": the pool of BestScalar, in its order."""
+"""The pool of BestScalar, in its order (paper, Appendix "Risk-Controlled Scalar Comparisons")."""
 
 AGREEMENT_FAMILIES = ("agreement", "agreement-scaled")
-"""Thinking tokens since the answer last changed; scaled: over the square root of the position."""
+"""Thinking tokens since the answer last changed; scaled: divided by the position's square root."""
 
 LEARNED_FAMILIES = ("learned", "learned-keeps")
-"""Families whose score is that of a fitted model.
+"""Families scored by a fitted model.
 
-``learned-keeps`` is fitted on "right, or full thinking is wrong too".
+``learned`` predicts that the reply is right, ``learned-keeps`` that stopping loses nothing.
 """
 
 STOP_SCALARS = (*SCALAR_FAMILIES, *AGREEMENT_FAMILIES, "deer")
-"""Families that read probes without a fitted model; ``deer`` is confidence at markers."""
+"""Families that score probes without a fitted model; ``deer`` is confidence at markers."""
 
 FIXED_BUDGET = "fixed-budget"
-"""Stop at one position without any probe before; the score is the number of thinking tokens."""
+"""Stop at one position without an earlier probe; the score is the number of thinking tokens."""
 
 RUNG_FAMILIES = ("rung", "cap", "rung-agreement", "rung-confidence", "rung-learned")
 """Families that climb a ladder; the score is the number of a step on a path of thresholds."""
 
 FAMILIES = (*LEARNED_FAMILIES, *STOP_SCALARS, FIXED_BUDGET)
-"""Families that a policy for one trace may have."""
+"""Families of policies that stop one trace."""
 
 
 def display_threshold(family: str, linear: float) -> float:
-    """Convert a threshold from the linear scale to the number people know.
+    """Convert a threshold from the linear scale to the one people know.
 
-    A probability for learned families, a confidence for ``confidence`` and ``deer``; for all others
-    the same number.
+    A probability for learned families, a confidence for ``confidence`` and ``deer``; unchanged for
+    all others.
     """
     if family in ("confidence", "deer"):
         return math.exp(linear)
     if family.startswith("learned"):
-        small = math.exp(-abs(linear))  # cannot overflow, and keeps both tails exact
+        small = math.exp(-abs(linear))  # cannot overflow, and both tails stay exact
         return (1.0 if linear >= 0 else small) / (1.0 + small)
     return linear
 
 
 def rule_name(family: str) -> str:
-    """Name of a family in a sentence: a rule stops early *by* this."""
+    """Name of a family for a sentence, as in: stops early *by* confidence alone."""
     return _NAMES.get(family, family)
 
 

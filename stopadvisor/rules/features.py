@@ -1,7 +1,7 @@
 """Features of a probe: the paper's eight, and those that count thinking tokens.
 
-Features at checkpoint j depend on checkpoints 0…j of the policy's own schedule.  Two of the paper's
-eight measure how far along the grid a checkpoint is, so they need a grid.  The online stepper
+Features at checkpoint j depend only on checkpoints 0…j of the policy's own schedule.  Two of the
+paper's eight say how far along the grid a checkpoint is, so they need a grid.  The online stepper
 computes the same numbers one checkpoint at a time with the same float64 operations: a replayed run
 gives bit-identical features.
 """
@@ -47,36 +47,36 @@ POSITION_FEATURES = (
     "tokens_since_probe",
     "answer_log_odds",
 )
-"""Features that need no grid, counted in thinking tokens and probes so far.
+"""Features that need no grid: they count thinking tokens and probes so far.
 
-An empty answer equals no other here: its run is 0 and it gets no votes.
+Here an empty answer equals no other: its run is 0 and it gets no votes.
 """
 
 OPEN_FEATURES = ("closed_by_itself",)
-"""Only for probes with an open cue: the model closed its thinking right after the answer."""
+"""For probes with an open cue only: the model closed its thinking right after the answer."""
 
 MOST_LOG_ODDS = 12.0
-"""Clipping limit of `answer_log_odds`: beyond it, confidence is a matter of rounding."""
+"""Limit at which `answer_log_odds` is clipped: beyond it, confidence is mostly rounding error."""
 
 SUREST_LOGPROB = -1e-12
-"""Largest log-probability (nats) used: the log-odds of a confidence of 1 would be infinite."""
+"""Largest log-probability (nats) used, because a confidence of 1 has infinite log-odds."""
 
 AUDIT_FEATURES = ("ended", "think_tokens")
-"""Natural end marker seen, and observed thinking length: they leak length (paper, Section
+"""Natural end marker seen, and observed thinking length.  They leak the length (paper, Section
 "Prefix-Observable Features"), so no exported policy uses them."""
 
 LOGPROB_FEATURES = ("answer_logprob", "answer_entropy", "answer_log_odds")
 """Features that need an endpoint with log-probabilities."""
 
 GRID_FEATURES = ("budget_fraction", "checkpoint_index")
-"""How far along its grid a checkpoint is; undefined where each question has its own positions."""
+"""How far along its grid a checkpoint is; undefined if each question has its own positions."""
 
 
 def run_lengths(answer_codes: IntArray) -> IntArray:
-    """Checkpoints in a row, up to each one, with the same normalised answer.
+    """Length of the run of equal normalised answers that ends at each checkpoint.
 
-    Shape (n_questions, n_checkpoints), as `answer_codes`; 1 at the first checkpoint and wherever
-    the answer changed.
+    Has the shape of `answer_codes`, (n_questions, n_checkpoints); 1 at the first checkpoint and
+    wherever the answer changed.
     """
     n_questions, n_checkpoints = answer_codes.shape
     changed = np.ones((n_questions, n_checkpoints), dtype=bool)
@@ -98,8 +98,7 @@ def standing_tokens(positions: IntArray, answer_codes: IntArray) -> IntArray:
     Returns
     -------
     ndarray of int, shape (n_questions, n_checkpoints)
-        The position minus the one at which the run began; 0 for a run of one and for an empty
-        answer.
+        The position minus the one at which the run began; 0 for a run of one or an empty answer.
     """
     runs = run_lengths(answer_codes)
     began = np.arange(answer_codes.shape[1]) - runs + 1
@@ -119,8 +118,8 @@ def _votes(answer_codes: IntArray) -> IntArray:
 def _mapped(function: Callable[[float], float], whole: IntArray) -> FloatArray:
     """Apply a function of Python floats to integers >= 0, once per distinct value.
 
-    numpy's vectorised logarithms may differ in the last bit from the C library's, which the stepper
-    uses.
+    numpy's vectorised logarithms may differ in the last bit from the C library's, and the stepper
+    uses the latter.
     """
     most = int(whole.max(initial=0))
     if most < whole.size:  # a lookup table is small, and faster than sorting
@@ -156,9 +155,9 @@ def feature_array(table: ProbeTable, names: Sequence[str] = FEATURES) -> NDArray
     Raises
     ------
     ProbeError
-        An unknown feature, a table without checkpoints, one of `OPEN_FEATURES` where the cue was
-        not open, or one of `GRID_FEATURES` where questions were probed at positions of their own:
-        online, nobody knows where the last probe of a question will be.
+        An unknown feature, a table without checkpoints, one of `OPEN_FEATURES` if the cue was not
+        open, or one of `GRID_FEATURES` if questions were probed at positions of their own: online,
+        the last position of a question is unknown until it ends.
 
     References
     ----------
@@ -174,12 +173,12 @@ def feature_array(table: ProbeTable, names: Sequence[str] = FEATURES) -> NDArray
             raise ProbeError(f"feature must be one of {tuple(_COLUMNS)}, got {name!r}")
         if name in GRID_FEATURES and not table.is_grid:
             raise ProbeError(
-                f"feature {name!r} takes one grid of budgets for all questions; these were probed "
-                "at positions of their own"
+                f"feature {name!r} needs one grid of budgets for all questions, and each of these "
+                "was probed at positions of its own"
             )
         if name in OPEN_FEATURES and table.closed_by_itself is None:
             raise ProbeError(
-                f"feature {name!r} takes probes with an open cue, these were not: probe with "
+                f"feature {name!r} needs probes with an open cue, and these have none: probe with "
                 "--cue open"
             )
         out[..., k] = _COLUMNS[name](table)
@@ -188,7 +187,7 @@ def feature_array(table: ProbeTable, names: Sequence[str] = FEATURES) -> NDArray
 
 def _budget_fraction(table: ProbeTable) -> FloatArray:
     budgets = table.budgets.astype(np.float64)
-    # A lone checkpoint at budget 0 is its own whole grid.
+    # A grid may be one checkpoint at budget 0.
     return budgets / budgets[-1] if budgets[-1] > 0 else np.zeros_like(budgets)
 
 
@@ -213,7 +212,7 @@ def _of_answers(counts: IntArray, table: ProbeTable) -> IntArray:
 
 
 def _number(table: ProbeTable) -> IntArray:
-    """1 for the first probe."""
+    """Number of each probe, from 1."""
     return np.arange(1, table.n_checkpoints + 1)
 
 
@@ -237,12 +236,12 @@ _COLUMNS: dict[str, Callable[[ProbeTable], NDArray[Any]]] = {
     "ended": lambda t: t.ended,
     "think_tokens": lambda t: t.think_tokens,
 }
-"""Each feature of every probe; positions on a grid are one row, the same for all questions."""
+"""How to compute each feature for all probes; one row for all questions if they share a grid."""
 
 
 @dataclass(frozen=True)
 class LinearModel:
-    """Standardisation and logistic regression as plain numbers."""
+    """A standardised logistic regression as plain numbers."""
 
     features: tuple[str, ...]
     mean: tuple[float, ...]
@@ -251,10 +250,7 @@ class LinearModel:
     intercept: float
 
     def scores(self, features: NDArray[np.float64]) -> FloatArray:
-        """Log-odds of being right.
-
-        `features` have shape (..., n_features), the log-odds (...).
-        """
+        """Log-odds of the label; `features` has shape (..., n_features), the result (...)."""
         z = np.full(features.shape[:-1], self.intercept)
         for k, (mean, scale, coef) in enumerate(zip(self.mean, self.scale, self.coef, strict=True)):
             z = z + coef * ((features[..., k] - mean) / scale)

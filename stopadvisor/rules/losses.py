@@ -1,7 +1,4 @@
-"""Losses: what a stopped question counts, and the claim that a limit on the loss makes.
-
-There are three, with one interface; everything downstream takes any of them.
-"""
+"""The three losses: what a stopped question counts, and the claim that a limit on it makes."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ LossName = Literal["lost", "differs", "drop"]
 
 @dataclass(frozen=True)
 class Loss:
-    """What a question counts at each place of stopping, and the claim that a limit on it makes."""
+    """What a question counts wherever it stops, and the claim that a limit on it makes."""
 
     name: LossName
     needs_gold: bool
@@ -30,29 +27,29 @@ class Loss:
     reads_answers: bool
     """Whether it compares answers, not just grades."""
     is_binary: bool
-    """Whether a question counts 0 or 1, for the exact binomial test; else -1, 0 or 1."""
+    """Whether a question counts 0 or 1, so that the exact binomial test applies; else -1, 0, 1."""
     words: str
     """The claim, with ``{alpha:g}`` for the limit in percent."""
     _at_stops: Callable[[GradedTable], IntArray] = field(repr=False)
 
     def of(self, view: GradedTable) -> IntArray:
-        """Count each question, by place of stopping.
+        """Count each question, depending on where it stops.
 
         Returns
         -------
         ndarray of int, shape (n_questions, n_probes + 1)
-            The last column is never stopping: 0, as where the trace is over or the reply is full
+            0 in the last column (never stopping), and where the trace is over or the reply is full
             thinking's own.
 
         Raises
         ------
         CalibrationError
-            The loss takes gold and the questions have none, or the probes hold no answers to
+            The loss needs gold and the questions have none, or the probes hold no answers to
             compare.
         """
         if self.needs_gold and view.graded_by != "gold":
             raise CalibrationError(
-                f"loss {self.name!r} takes gold answers, and these questions have none: label "
+                f"loss {self.name!r} needs gold answers, and these questions have none: label "
                 "them, or certify --loss differs"
             )
         counts = np.zeros((view.n_questions, view.n_checkpoints + 1), dtype=np.int64)
@@ -61,11 +58,11 @@ class Loss:
 
 
 def lost_correct(correct: BoolArray, full_correct: BoolArray) -> BoolArray:
-    """Whether full thinking is right and the stopped answer wrong.
+    """Whether full thinking is right and the answer after an early stop wrong.
 
     `correct`, (n_questions, n_checkpoints), grades the answer given when stopped at each
     checkpoint; `full_correct` has shape (n_questions,).  Returns shape (n_questions, n_checkpoints
-    + 1); the last column, never stopping, is False.
+    + 1); the last column, for never stopping, is False.
 
     References
     ----------
@@ -83,8 +80,8 @@ def _lost(view: GradedTable) -> IntArray:
 def _differs(view: GradedTable) -> IntArray:
     """Whether the reply differs from this trace's natural answer (archives: the last checkpoint's).
 
-    Equal normal forms that were graded differently count too, so that every lost question differs.
-    So does every stop of a trace that was cut off, because its full answer is not known.
+    Equal normal forms with different grades differ too, so every lost question differs.  So does
+    every stop of a trace that was cut off, because its full answer is unknown.
     """
     try:
         reply, full = view.stop_codes, view.full_codes[:, None]
@@ -98,7 +95,7 @@ def _differs(view: GradedTable) -> IntArray:
 def _drop(view: GradedTable) -> IntArray:
     """Count 1 for lost and -1 for gained; the mean is the fall of accuracy.
 
-    On a trace that was cut off a gain counts 0: otherwise a small cap would produce gains.
+    A gain on a trace that was cut off counts 0: otherwise a small cap would create gains.
     """
     full = view.full_correct[:, None]
     gained = ~full & view.stop_correct & ~view.truncated[:, None]
@@ -130,7 +127,7 @@ DROP = Loss(
     _at_stops=_drop,
 )
 LOSSES: dict[str, Loss] = {loss.name: loss for loss in (LOST, DIFFERS, DROP)}
-"""By name, the default first."""
+"""Losses by name, the default first."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +139,7 @@ class Guarantee:
     alpha: float
     """The limit."""
     category: str | None = field(default=None, metadata={"present_with": "alpha"})
-    """The category that it is about; null for all questions."""
+    """The category it covers; null for all questions."""
 
     def __post_init__(self) -> None:
         if self.loss not in LOSSES:
@@ -156,6 +153,6 @@ class Guarantee:
         return LOSSES[self.loss]
 
     def __str__(self) -> str:
-        """Write it as the command line takes it."""
+        """The guarantee as written on the command line."""
         among = "" if self.category is None else f"category={self.category}:"
         return f"{among}{self.loss}={self.alpha:g}"

@@ -1,7 +1,7 @@
 """Bytes and operations of a model per engine step, counted from its ``config.json``.
 
-Unknown model families and incomplete configs are refused.  Norms and biases are left out: together
-less than a thousandth of the weights.
+Unknown model families and incomplete configs are refused.  Norms and biases are ignored: together
+they are less than a thousandth of the weights.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DENSE = "llama mistral qwen2 qwen3 phi3 smollm3 olmo2 granite gemma gemma2 gemm
 _MIXED = "mixtral qwen2_moe qwen3_moe glm4_moe gpt_oss deepseek_v2 deepseek_v3 kimi_k2 qwen3_next"
 _KNOWN = frozenset(f"{_DENSE} {_MIXED}".split())
 _OPEN_LAYERS = ("lm_head", "embed", "gate", "router", "norm", "visual", "vision")
-"""Parts of names of modules that may stay in 16 bits without changing the count much."""
+"""Substrings of the names of modules that may stay in 16 bits: they hardly change the count."""
 
 
 def _preset(layers: int, hidden: int, heads: int, width: int, vocabulary: int) -> dict[str, Any]:
@@ -35,7 +35,7 @@ PRESETS = {
     "32b": _preset(64, 5120, 64, 25600, 151936),  # Qwen3-32B
     "70b": _preset(80, 8192, 64, 28672, 128256),  # Llama-3-70B
 }
-"""Configs of dense models with grouped queries, used where no model is known."""
+"""Configs of dense models with grouped-query attention, used when no model is known."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class ModelShape:
 
     layers: int
     active: float
-    """Parameters that multiply one token, without the input embedding, which is a lookup."""
+    """Parameters that each token is multiplied by; not the input embedding, which is a lookup."""
     shared_bytes: float
     """Weights that every step reads."""
     expert_bytes: float
@@ -52,9 +52,9 @@ class ModelShape:
     routed: float
     """Share of the experts that one token uses; 0 where there are none."""
     table_bytes: float
-    """An untied input embedding, which no step reads as a whole."""
+    """Bytes of an untied input embedding, which no step reads as a whole."""
     heads: int
-    """Heads of keys and values; 1 where all share a compressed one."""
+    """KV heads; 1 if all heads share compressed keys and values (MLA)."""
     cached: float
     """KV bytes of a token in layers without a window."""
     windows: tuple[tuple[int, float], ...]
@@ -72,17 +72,17 @@ class ModelShape:
         return self.shared_bytes + self.expert_bytes + self.table_bytes
 
     def read_bytes(self, in_flight: int) -> float:
-        """Weights that a step of N requests reads, with the expected number of experts."""
+        """Bytes of weights that a step of N requests reads, with the expected number of experts."""
         touched = 1 - (1 - self.routed) ** in_flight
         return self.shared_bytes + self.expert_bytes * touched
 
     def windowed(self, context: float) -> float:
-        """Bytes that a request holds in windowed and recurrent layers, at a context of N tokens."""
+        """Bytes that a request holds in windowed and recurrent layers at a context of N tokens."""
         return self.state + sum(min(context, size) * each for size, each in self.windows)
 
 
 def model_shape(config: Mapping[str, Any]) -> ModelShape:
-    """Count the sizes of a model from its config, as transformers writes it.
+    """Count a model's sizes from its config, as transformers writes it.
 
     Raises
     ------
@@ -111,7 +111,8 @@ class _Reader:
 
     def _refuse(self, why: str) -> NoReturn:
         raise CalibrationError(
-            f"the model's config does not tell its prices: {why}; give --price or --model-config"
+            f"cannot compute token prices from the model's config: {why}; give --price or "
+            "--model-config"
         )
 
     def _whole(self, *names: str) -> int:
@@ -157,14 +158,14 @@ class _Reader:
         )
 
     def _bytes(self) -> tuple[float, float, float, bool]:
-        """Bytes of a weight, of an expert's, of a cached value; whether activations have 8 bits."""
+        """Bytes of a weight, an expert's and a cached value; whether activations are 8-bit."""
         stored = self.quantization
         if not stored:
             return 2.0, 2.0, 2.0, False
         method, cache, eight_bit = stored.get("quant_method"), 2.0, False
         bits: Any = None
         left = stored.get("modules_to_not_convert") or stored.get("ignore") or ()
-        if method == "mxfp4":  # experts only: 4 bits, and an 8-bit scale for each 32 weights
+        if method == "mxfp4":  # experts only: 4 bits, and an 8-bit scale per 32 weights
             return 2.0, 4.25 / 8, cache, eight_bit
         if odd := [name for name in left if not any(part in name for part in _OPEN_LAYERS)]:
             self._refuse(f"only some layers are quantised, among those that are not {odd[0]!r}")
@@ -184,7 +185,7 @@ class _Reader:
         return bits / 8, bits / 8, cache, eight_bit
 
     def _kinds(self) -> dict[int, int]:
-        """Number of layers by window in tokens; 0 for no window, -1 for recurrent layers."""
+        """Number of layers by window size in tokens; 0 for no window, -1 for recurrent layers."""
         config, n = self.config, self.layers
         kinds, window = config.get("layer_types"), config.get("sliding_window")
         if kinds is None and self.kind == "qwen3_next":
@@ -205,7 +206,7 @@ class _Reader:
         return {size: found.count(size) for size in set(found)}
 
     def _attention(self) -> tuple[float, float, int, float]:
-        """Parameters of a layer, cached values per token, their heads, and operations."""
+        """Of an attention layer: parameters, cached values per token, KV heads, operations."""
         hidden, heads = self.hidden, self._whole("num_attention_heads")
         if self.config.get("kv_lora_rank") is not None:  # compressed keys and values (MLA)
             rank, rope = self._whole("kv_lora_rank"), self._whole("qk_rope_head_dim")
@@ -225,7 +226,7 @@ class _Reader:
         return hidden * width, 2.0 * groups * size, groups, 4.0 * heads * size
 
     def _recurrent(self) -> tuple[float, float]:
-        """Parameters and bytes of state of a gated delta layer."""
+        """Of a gated delta layer: parameters, and bytes of state per request."""
         if self.kind != "qwen3_next":
             self._refuse(f"recurrent layers of {self.kind} are not known")
         heads, size = self._whole("linear_num_value_heads"), self._whole("linear_value_head_dim")

@@ -1,4 +1,4 @@
-"""Losses, accuracy and savings of one rule on some questions, and what serving it costs."""
+"""Losses, accuracy, savings and serving costs of one rule on given questions."""
 
 from __future__ import annotations
 
@@ -46,36 +46,36 @@ class Outcome:
 
     n: int
     losses: int
-    """Sum of what the questions count; for `drop` lost minus gained."""
+    """Sum of the questions' losses; for `drop`, lost minus gained."""
     correct: int
     full_correct: int
     think_saving_pct: float
     total_saving_pct: float
     saving_interval: Interval | None = None
-    """95 % interval of the net saving; None where none was asked for or no question was stopped."""
+    """95 % bootstrap-t interval of the net saving; None if not requested or nothing was stopped."""
     answer_saving_pct: float | None = None
-    """Saving in tokens of the visible answer; None where a stop gives the forced one."""
+    """Saving in tokens of the visible answer; None if a stopped question gets the forced one."""
     uncut_saving_pct: float | None = None
-    """Net saving on traces that were not cut off; None where all were.  A trace that was cut off
-    cannot be lost, so that much of what a small budget saves comes from such traces."""
+    """Net saving on traces that were not cut off; None if all were.  A trace that was cut off
+    cannot be lost, so a small budget owes much of its saving to such traces."""
     gained: int | None = None
-    """For `drop`: questions that stopping made right.  None for losses of 0 or 1."""
+    """For `drop`, questions that stopping made right; None for losses of 0 or 1."""
 
     @property
     def risk(self) -> float:
-        """Mean of what the questions count; for a loss of 0 or 1 the share lost."""
+        """Mean loss; for a loss of 0 or 1, the share lost."""
         return self.losses / self.n
 
     @property
     def risk_ci95(self) -> tuple[float, float]:
-        """95 % interval of the risk: exact for a share, the score interval for a `drop`."""
+        """Two-sided 95 % interval of the risk: exact for a share, a score interval for a `drop`."""
         if self.gained is None:
             return exact_interval(self.losses, self.n)
         return paired_difference(self.losses + self.gained, self.gained, self.n)
 
     @property
     def accuracy(self) -> float:
-        """Share answered right when stopped by the rule."""
+        """Share answered right under the rule."""
         return self.correct / self.n
 
     @property
@@ -84,7 +84,7 @@ class Outcome:
         return self.full_correct / self.n
 
     def figures(self, prefix: str, *names: str) -> dict[str, Any]:
-        """Some of the figures as fields of a result, each name with a prefix."""
+        """Named figures as fields of a result, each name with a prefix."""
         return {f"{prefix}_{name}": getattr(self, name) for name in names}
 
 
@@ -102,13 +102,13 @@ def measure(
     Parameters
     ----------
     view : GradedTable
-        The questions at the rule's own probes.
+        Questions at the rule's own probes.
     stops : ndarray of int, shape (n_questions,)
         Probe at which each question stops; n_probes for never.
     costs : ndarray of float, shape (n_questions, n_probes + 1)
     full_cost : ndarray of float, shape (n_questions,)
     rng : numpy.random.Generator, optional
-        Adds a bootstrap-t interval of the net saving.
+        If given, the outcome has a bootstrap-t interval of the net saving.
     """
 
     def at(values: NDArray[np.generic]) -> FloatArray:
@@ -146,7 +146,7 @@ def measure(
 def _saving_interval(
     table: GradedTable, stopped: FloatArray, full_cost: FloatArray, rng: np.random.Generator
 ) -> Interval | None:
-    """Interval of the percent saved; resamples groups, or blocks of them where there are many."""
+    """Interval of the percent saved; resamples groups, or blocks of them if there are many."""
     blocks = group_numbers(table) % _MOST_BLOCKS
     sums = [np.bincount(blocks, v).astype(np.float64) for v in (stopped, full_cost)]
     found = ratio_interval(sums[0], sums[1], n_resamples=_RESAMPLES, rng=rng)
@@ -180,18 +180,19 @@ def measure_rule(
 
 @dataclass(frozen=True)
 class BlindStopping:
-    """A rule compared with the same stops dealt out at random."""
+    """A rule compared with random stopping: its own stops, permuted among the questions."""
 
     losses: int
     """Losses of the rule."""
     blind_losses: float
-    """Expected losses when the same stops are dealt out at random among the questions."""
+    """Expected losses over all permutations."""
     p_value: float
-    """One-sided: share of the random deals that lose no more than the rule."""
+    """One-sided: share of permutations, the rule's own included, that lose no more than the
+    rule."""
 
     @property
     def informed(self) -> bool:
-        """Whether the rule loses fewer questions than chance explains."""
+        """Whether the rule loses significantly fewer questions than random stopping, at 5 %."""
         return self.p_value <= _SIGNIFICANT
 
 
@@ -203,8 +204,8 @@ def blind_stopping(
     Where full thinking is mostly wrong, random stopping keeps a risk limit too: a question that was
     never solved cannot be lost.
 
-    `view` holds questions at the rule's own probes, scored out of fold; `stops`, (n_questions,), is
-    the probe at which each one stops, n_probes for never.
+    `view` holds questions at the rule's own probes; `stops`, (n_questions,), is the probe at which
+    each one stops by its out-of-fold score, n_probes for never.
     """
     lost = loss.of(view)  # (n_questions, n_probes + 1)
     rows = np.arange(view.n_questions)
@@ -243,7 +244,7 @@ class RequestMoney:
 
 @dataclass(frozen=True)
 class StackCost:
-    """Cost of the advised rule on one serving stack; all null where none is advised."""
+    """Cost of the advised rule on one serving stack; all null if none is advised."""
 
     saving_pct: float | None
     """Net saving."""
@@ -258,11 +259,12 @@ class StackCost:
     probes: float | None
     """Probes per request."""
     break_even_probes: float | None
-    """Probes per request, at the present mean cost of one, at which the saving is gone; null if
-    they cost nothing or thinking is not shortened.  Above `probes` exactly where the rule saves."""
+    """Number of probes per request, at their present mean cost, at which the saving is gone; null
+    if
+    probes cost nothing or thinking is not shortened.  The rule saves if this exceeds `probes`."""
     break_even_cached_price: float | None
-    """Price of a cached token at which the saving is gone; null where no cached token is read or
-    only a negative price would do."""
+    """Price of a cached token at which the saving is gone; null if no cached token is read, or only
+    a negative price would do."""
 
 
 def serving_costs(
@@ -270,8 +272,8 @@ def serving_costs(
 ) -> dict[Serving, StackCost]:
     """Compute the cost of one rule under every regime.
 
-    `view` is as `stopped_counts` takes it; `stops`, (n_questions,), is the probe at which each
-    question stops, n_probes for never.
+    `view` is as for `stopped_counts`; `stops`, (n_questions,), is the probe at which each question
+    stops, n_probes for never.
     """
     full = full_counts(view)
     full_cost, full_decoded = float(full.weighed(weights).mean()), float(full.decoded.mean())
@@ -281,7 +283,7 @@ def serving_costs(
     column = np.arange(view.n_checkpoints)
     reached = column <= stops[:, None] if asking.before else column == stops[:, None]
     probes = float((asked & reached).sum(axis=1).mean())
-    # The same stops if probes were free.
+    # The same stops, with free probes.
     reply = view.think_tokens.astype(np.float64)
     if view.visible_tokens is not None:
         reply += view.visible_tokens
@@ -326,11 +328,11 @@ def serving_costs(
 
 
 def _mean_at(stops: NDArray[np.int64], values: FloatArray) -> float:
-    """Mean over questions, each at its stop; `values` has shape (n_questions, n_probes + 1)."""
+    """Mean over questions at their stops; `values` has shape (n_questions, n_probes + 1)."""
     return float(np.take_along_axis(values, stops[:, None], axis=1).mean())
 
 
 def _money(weights: Weights, cost: float, full_cost: float) -> RequestMoney | None:
-    """Money for 1000 requests; None unless the weights are prices in money."""
+    """Money per 1000 requests; None unless the weights are prices in money."""
     policy, full = weights.per_thousand(cost), weights.per_thousand(full_cost)
     return None if policy is None or full is None else RequestMoney(policy, full)

@@ -1,7 +1,7 @@
 """Token prices inside an engine, computed from the model and the accelerator.
 
-A step decodes one token for each request in flight.  It takes as long as reading the weights and
-the KV cache, or as multiplying, whichever is longer, plus constant overheads.
+A step decodes one token for each request in flight.  It takes as long as its memory reads (weights
+and KV cache) or its multiplications, whichever is longer, plus overheads.
 `tests/benchmarks/roofline.py` compares the result with published measurements: most lie within a
 factor of 1.5.
 """
@@ -36,7 +36,7 @@ class Accelerator:
     memory: float
     """Bytes."""
     source: str
-    """Source of the figures; those that a data sheet gives "with sparsity" are halved."""
+    """Source of the figures; those given "with sparsity" are halved."""
 
 
 _FIGURES = """
@@ -71,7 +71,7 @@ def _read(line: str) -> Accelerator:
 ACCELERATORS = {each.name: each for each in map(_read, _FIGURES.strip().splitlines())}
 
 DEFAULT_GPU = "h100"
-"""Used where nobody names a GPU and this machine has none."""
+"""GPU used if none is named and this machine has none."""
 
 
 def accelerator(name: str) -> Accelerator:
@@ -85,7 +85,7 @@ def accelerator(name: str) -> Accelerator:
 
 
 def recognised(words: str) -> str | None:
-    """Name of the accelerator that a driver describes in these words; None where unknown."""
+    """Name of the accelerator that a driver describes in these words; None if unknown."""
     parts = set(re.findall(r"[a-z0-9]+", words.lower()))
     parts |= {part.removesuffix("gb") for part in parts}  # "A100-SXM4-80GB"
     for name in sorted(ACCELERATORS, key=len, reverse=True):
@@ -99,7 +99,7 @@ DEFAULT_IN_FLIGHT = 32
 _BANDWIDTH, _COMPUTE = 0.75, 0.45
 """Shares of the data sheet's bandwidth and compute that engines reach."""
 _STEP, _STEP_OF_REQUEST, _ALL_REDUCE, _REQUEST = 1.5e-3, 20e-6, 45e-6, 1e-3
-"""Seconds per step, per request in a step, per all-reduce (two a layer), and per request."""
+"""Seconds per step, per request in a step, per all-reduce (two per layer), and per request."""
 _FOR_ENGINE = 0.9
 """Share of the memory that engines use (vLLM's default)."""
 
@@ -117,9 +117,9 @@ class Prices:
     source: PriceSource
     """Source of the prices."""
     gpu: str | None
-    """Accelerators for which they were computed; None where they were not computed."""
+    """Accelerators for which they were computed; None if they were not computed."""
     in_flight: int | None
-    """Requests that decode together; None where unknown."""
+    """Requests that decode together; None if unknown."""
     prefilled: float
     """A prompt token that is not cached."""
     cached: float
@@ -146,7 +146,7 @@ class Prices:
 
 @dataclass(frozen=True)
 class Roofline:
-    """A model on accelerators of one kind, with tensor parallelism."""
+    """A model on one or more accelerators of one kind, with tensor parallelism."""
 
     model: ModelShape
     gpu: Accelerator
@@ -160,12 +160,12 @@ class Roofline:
 
     @property
     def _copies(self) -> float:
-        """Copies of a cached value: heads are copied where there are more devices than heads."""
+        """Copies of a cached value: KV heads are copied if there are more devices than heads."""
         return max(1.0, self.tensor_parallel / self.model.heads)
 
     @property
     def _byte(self) -> float:
-        """Seconds to read a byte, spread over all devices."""
+        """Seconds to read a byte with all devices."""
         return 1 / (_BANDWIDTH * self.gpu.bandwidth * self.tensor_parallel)
 
     @property
@@ -179,7 +179,7 @@ class Roofline:
         return self.model.cached * self._copies * self._byte
 
     def most_in_flight(self, context: float) -> int:
-        """Requests of this context that fit in memory with the weights.
+        """Number of requests of this context that fit into memory next to the weights.
 
         Raises
         ------
@@ -192,13 +192,13 @@ class Roofline:
         if most < 1:
             raise CalibrationError(
                 f"weights of {self.model.held_bytes / 1e9:.0f} GB and one request of {context:.0f} "
-                f"tokens do not fit on {self.tensor_parallel} x {self.gpu.name}: take more "
-                "(--tensor-parallel) or another (--gpu)"
+                f"tokens do not fit on {self.tensor_parallel} x {self.gpu.name}: use more of them "
+                "(--tensor-parallel) or another kind (--gpu)"
             )
         return most
 
     def step(self, in_flight: int, context: float) -> float:
-        """Seconds of a step that decodes one token for each of N requests."""
+        """Seconds of a step, which decodes one token for each of N requests."""
         exchange = 2 * self.model.layers * _ALL_REDUCE if self.tensor_parallel > 1 else 0.0
         work = max(self._reading(in_flight, context), self._multiplying(in_flight))
         return _STEP + work + _STEP_OF_REQUEST * in_flight + exchange
@@ -214,8 +214,8 @@ class Roofline:
     def weights(self, context: float, in_flight: int = DEFAULT_IN_FLIGHT) -> Weights:
         """Prices at a mean context, with `in_flight` requests or as many as fit.
 
-        A prefilled token attends to half of that context on average.  Its price is an upper limit:
-        where steps are memory-bound, some of its operations are free.
+        On average, a prefilled token attends to half of that context.  Its price is an upper limit:
+        if steps are memory-bound, some of its operations are free.
         """
         if in_flight < 1 or context <= 0:
             raise CalibrationError(

@@ -1,7 +1,7 @@
-"""Where a rule probes: at the same positions in every trace, or before its own markers.
+"""Where a rule probes: at the same positions in every trace, or before each trace's own markers.
 
-A schedule selects a *view* of the table of all probes: the same questions with only the probes that
-the schedule makes.  Scores, losses and costs of a rule are computed on its view.
+A schedule selects a *view* of the table of all probes: the same questions, with only its own
+probes.  Scores, losses and costs of a rule are computed on its view.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class GridSchedule:
         Raises
         ------
         ProbeError
-            A question was not probed at one of them, though its thinking goes on there.
+            A question whose thinking reaches beyond one of them was not probed there.
         """
         if table.is_grid and table.n_questions:
             budgets = table.budgets.tolist()
@@ -58,16 +58,16 @@ class GridSchedule:
         return table.at(_columns(table, wanted, live), self.positions)
 
     def up_to(self, last: int) -> GridSchedule:
-        """Append a last position, unless this schedule reaches that far."""
+        """Append `last` as a position unless this schedule reaches it."""
         if self.positions and self.positions[-1] >= last:
             return self
         return GridSchedule((*self.positions, last), self.stop_at)
 
     def trigger(self) -> ListedTrigger:
-        """The trigger that probes a request at the same positions."""
+        """The trigger that probes a request at these positions."""
         steps = {after - before for before, after in pairwise(self._before)}
         every = steps.pop() if len(steps) == 1 else 0
-        # A stride may have no gap before `stop_at`.
+        # In a stride the gap before `stop_at` is not longer than the others.
         is_stride = every > 0 and self.positions[-1] - self._before[-1] <= every
         is_stride = is_stride and self.positions[0] > 0
         return ListedTrigger(self.positions, self.stop_at, every if is_stride else None)
@@ -96,16 +96,16 @@ class GridSchedule:
 
 @dataclass(frozen=True)
 class MarkerSchedule:
-    """Just before each trace's own markers, such as "Wait"."""
+    """Positions just before each trace's own markers, such as "Wait"."""
 
     min_gap: int
-    """Markers fewer tokens than this after the last probe, or after the start, are skipped."""
+    """A marker fewer tokens than this after the last probe, or the start, is skipped."""
     max_probes: int
-    """Most probes of a trace, without the stop at `stop_at`."""
+    """Most probes of a trace, not counting `stop_at`."""
     max_markers: int | None = None
     """Only the first N markers of a trace count; None for all."""
     stop_at: int | None = None
-    """Every trace still thinking there is stopped, whatever the score; None for no such stop."""
+    """Every trace that gets here is stopped, whatever its score; None for no such position."""
 
     def view(self, table: Table) -> Table:
         """The table at these markers, each question with positions of its own.
@@ -113,12 +113,12 @@ class MarkerSchedule:
         Raises
         ------
         ProbeError
-            Markers were not recorded, or one that counts was not probed.
+            Markers were not recorded, or one that the schedule probes was not probed.
         """
         if table.marker_positions is None:
             raise ProbeError(
-                "a marker schedule takes probes at markers; in these traces nobody looked for "
-                "any: probe with --schedule marker"
+                "a marker schedule needs probes at markers, and these traces were not searched "
+                "for any: probe with --schedule marker"
             )
         wanted = self._positions(table.marker_positions)
         if self.stop_at is not None:
@@ -127,7 +127,7 @@ class MarkerSchedule:
         return table.at(_columns(table, wanted, wanted != NO_PROBE))
 
     def _positions(self, markers: IntArray) -> IntArray:
-        """Markers that are probed, packed to the left; (n_questions, most probes of a trace)."""
+        """Markers to probe, packed to the left; (n_questions, most probes of a trace)."""
         keep = np.zeros(markers.shape, dtype=bool)
         last = np.zeros(len(markers), dtype=np.int64)
         made = np.zeros(len(markers), dtype=np.int64)
@@ -165,7 +165,7 @@ Schedule = GridSchedule | MarkerSchedule | Climb
 
 
 def schedule_of(trigger: Trigger) -> Schedule:
-    """The schedule that selects the recorded probes that a trigger would make."""
+    """The schedule that selects the probes a trigger would make."""
     if isinstance(trigger, MarkerTrigger):
         return MarkerSchedule(
             trigger.min_gap, trigger.max_probes, trigger.max_markers, trigger.stop_at
@@ -182,10 +182,7 @@ def at_budget(position: int) -> str:
 
 
 def grid_positions(table: ProbeTable) -> tuple[int, ...]:
-    """Positions at which every question whose thinking goes on was probed.
-
-    The budgets of a grid, or the positions that all questions share.
-    """
+    """Positions at which every question still thinking was probed; all budgets of a grid."""
     if table.is_grid and table.n_questions:
         return tuple(table.budgets.tolist())
     live = table.live
@@ -197,7 +194,7 @@ def grid_positions(table: ProbeTable) -> tuple[int, ...]:
 
 
 def commonly_probed(table: ProbeTable, positions: Sequence[int]) -> tuple[int, ...]:
-    """Those of the positions at which every question whose thinking goes on was probed."""
+    """Those of the positions at which every question still thinking was probed."""
     wanted = np.broadcast_to(
         np.array(positions, dtype=np.int64), (table.n_questions, len(positions))
     )
@@ -211,15 +208,15 @@ def grid_view(table: Table) -> Table:
     positions = grid_positions(table)
     if not positions:
         raise ProbeError(
-            "these questions have no position in common at which all that think on were probed"
+            "these questions share no position at which all of them still thinking were probed"
         )
     return GridSchedule(positions).view(table)
 
 
 def probed_markers(table: ProbeTable) -> int | None:
-    """How many of its first markers every trace was probed at; None where it was at all of them."""
+    """Largest N such that every trace was probed at its first N markers; None if at all of them."""
     if table.marker_positions is None:
-        raise ProbeError("nobody looked for markers in these traces")
+        raise ProbeError("these traces were not searched for markers")
     wanted = table.marker_positions
     there = wanted != NO_PROBE
     missing = there & (_find(table, wanted) < 0)
@@ -230,7 +227,7 @@ def probed_markers(table: ProbeTable) -> int | None:
 
 
 def _columns(table: ProbeTable, wanted: IntArray, live: BoolArray) -> IntArray:
-    """Column of each wanted position, -1 where no probe happens; (n_questions, n_wanted)."""
+    """Column of each wanted position, -1 if no probe happens there; (n_questions, n_wanted)."""
     columns = np.where(live, _find(table, wanted), -1)
     missing = live & (columns < 0)
     if missing.any():
@@ -243,11 +240,11 @@ def _columns(table: ProbeTable, wanted: IntArray, live: BoolArray) -> IntArray:
 
 
 def _find(table: ProbeTable, wanted: IntArray) -> IntArray:
-    """Column of each wanted position in the table, -1 where it has none."""
+    """Column of each wanted position in the table, -1 if there is none."""
     n, m = table.positions.shape
     width = int(max(table.positions.max(initial=0), wanted.max(initial=0))) + 2
     rows = np.arange(n)[:, None] * width
-    # Padding follows the last probe: as the largest number of its row it keeps the row sorted.
+    # Padding follows the last probe; as the largest number of its row it keeps the row sorted.
     have = np.where(table.positions == NO_PROBE, width - 1, table.positions) + rows
     index = np.searchsorted(have.ravel(), np.maximum(wanted, 0) + rows)
     index = np.minimum(index, n * m - 1)
@@ -256,7 +253,7 @@ def _find(table: ProbeTable, wanted: IntArray) -> IntArray:
 
 
 def _packed(positions: IntArray) -> IntArray:
-    """Pack positions to the left and drop columns that no row needs (one always stays)."""
+    """Pack positions to the left and drop columns that no row needs, but keep one."""
     order = np.argsort(positions == NO_PROBE, axis=1, kind="stable")
     most = max(1, int((positions != NO_PROBE).sum(axis=1).max(initial=0)))
     return np.take_along_axis(positions, order, axis=1)[:, :most]

@@ -1,4 +1,4 @@
-"""A rule without its threshold: what turns probes into scores, stops and costs."""
+"""A rule without its threshold: it turns probes into scores, stops and costs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CERTAIN = sys.float_info.max
 class Scorer:
     """A rule without its threshold.
 
-    `view` selects the probes that the rule makes; all other methods take such a view.
+    `view` selects the rule's probes; all other methods take such a view.
     """
 
     family: str
@@ -38,19 +38,19 @@ class Scorer:
 
     @property
     def asking(self) -> Asking:
-        """Where it forces an answer before it stops."""
+        """Where the rule forces an answer before it stops."""
         return Asking(self.family != FIXED_BUDGET, self.schedule.stop_at)
 
     def view(self, table: Table) -> Table:
-        """The table at the probes that this rule makes, and at no others."""
+        """The table at this rule's probes and no others."""
         return self.schedule.view(table)
 
     def decides(self, view: ProbeTable) -> BoolArray:
-        """Whether the score decides at a probe, (n_questions, n_probes): it is before `stop_at`."""
+        """Whether the score decides: at live probes before `stop_at`, (n_questions, n_probes)."""
         return view.live & ~self._is_last(view)
 
     def scores(self, view: ProbeTable) -> FloatArray:
-        """Linear scores, (n_questions, n_probes); the largest float where everybody is stopped."""
+        """Linear scores, (n_questions, n_probes); the largest float at `stop_at`."""
         if self.model is None:
             scores = scalar_scores(self.family, view)
         else:
@@ -58,13 +58,13 @@ class Scorer:
         return self.completed(scores, view)
 
     def completed(self, scores: FloatArray, view: ProbeTable) -> FloatArray:
-        """Set scores to the largest float where everybody is stopped."""
+        """Set scores at `stop_at` to the largest float."""
         if self.schedule.stop_at is None:
             return scores
         return np.where(self._is_last(view), _CERTAIN, scores)
 
     def _is_last(self, view: ProbeTable) -> BoolArray:
-        """Whether everybody is stopped at a probe; (n_questions or 1, n_probes)."""
+        """Whether each probe is at `stop_at`; (n_questions or 1, n_probes)."""
         positions = view.positions_at(range(view.n_checkpoints))
         if self.schedule.stop_at is None:
             return np.zeros(positions.shape, dtype=bool)
@@ -75,10 +75,10 @@ class Scorer:
         return StopCurve.build(self.scores(view), view.live, thresholds)
 
     def stops(self, view: ProbeTable, threshold: float) -> IntArray:
-        """Where each question stops at one threshold; n_probes where it never does."""
+        """Probe at which each question stops at one threshold; n_probes for never."""
         return self.curve(view, np.array([threshold])).stops(0)
 
     def costs(self, view: ProbeTable, costing: Costing) -> FloatArray:
-        """Cost of each question by place of stopping, (n_questions, n_probes + 1)."""
+        """Cost of each question for each place of stopping, (n_questions, n_probes + 1)."""
         counts = stopped_counts(view, costing.serving, asking=self.asking)
         return counts.weighed(costing.weights)

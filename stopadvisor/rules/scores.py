@@ -5,7 +5,7 @@ on the *linear* scale (log-odds, mean log-probability); `families.display_thresh
 threshold into the number people know.
 
 Summation has a fixed order and uses plain float64 operations, so that the online stepper, which
-walks one checkpoint at a time in pure Python, gets bit-identical scores.
+takes one checkpoint at a time in pure Python, gets bit-identical scores.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def scalar_scores(family: str, table: ProbeTable) -> FloatArray:
         (nats); ``run-stability``: run length of the answer; ``confidence-leap``: max(0, c_j -
         c_{j-1}) c_j with c the confidence, 0 at the first checkpoint (paper, Appendix
         "Risk-Controlled Scalar Comparisons"); ``agreement``: thinking tokens since the answer last
-        changed; ``agreement-scaled``: these over the square root of the position;
+        changed; ``agreement-scaled``: those divided by the square root of the position;
         ``fixed-budget``: the position; families of a ladder: the number of the step.
     """
     if family in ("confidence", "deer"):
@@ -79,7 +79,7 @@ def fit_logistic(
     weights: FloatArray | None = None,
     ridge: float = 1 / LOGISTIC_C,
 ) -> LinearModel:
-    """Fit LearnStop: standardise, then regress correctness by logistic regression.
+    """Fit LearnStop: standardise the features, then a logistic regression of correctness.
 
     Parameters
     ----------
@@ -87,17 +87,17 @@ def fit_logistic(
     correct : ndarray of bool, shape (n_rows,)
     names : sequence of str, length n_features
     solver : {"newton", "lbfgs"}
-        ``lbfgs`` is scikit-learn's, stopped where the paper's scripts stop; ``newton`` reaches the
-        optimum of the same objective in a few steps, without scikit-learn.
+        ``lbfgs`` is scikit-learn's, with the stopping criteria of the paper's scripts; ``newton``
+        reaches the optimum of the same objective in a few steps, without scikit-learn.
     weights : ndarray of float, shape (n_rows,), optional
         Weight of each row; only for ``newton``, as is `ridge`.
     ridge : float
-        Penalty on half the sum of squared coefficients of standardised features.
+        Penalty on half the sum of squared coefficients, for standardised features.
 
     Raises
     ------
     CalibrationError
-        All labels are the same: there is nothing to learn.
+        There are no rows, or all labels are the same.
 
     References
     ----------
@@ -111,7 +111,7 @@ def fit_logistic(
         )
     mean = features.mean(axis=0)
     scale = features.std(axis=0)
-    # The spread of a constant column is rounding error, which grows with the number of rows; the
+    # The spread of a constant column is rounding error, which grows with the number of rows.  The
     # bound is scikit-learn's.
     rounding = len(features) * np.finfo(float).eps
     scale[scale**2 <= rounding * scale**2 + (rounding * mean) ** 2] = 1.0
@@ -155,7 +155,7 @@ def _newton(
         curvature = weight * probability * (1 - probability)
         hessian = (design * curvature[:, None]).T @ design + np.diag(penalty)
         step = np.linalg.solve(hessian, gradient)
-        # The objective is convex: a full step overshoots only where classes nearly separate.
+        # The objective is convex: a full step overshoots only if classes are nearly separable.
         size = 1.0
         while (new := objective(beta - size * step)) > value and size > _SMALLEST_STEP:
             size /= 2
@@ -168,14 +168,14 @@ def _newton(
 def paper_folds(n_questions: int) -> IntArray:
     """Fold of each question under the paper protocol: (N - 1 - i) mod 5.
 
-    That is what scikit-learn's GroupKFold (1.9 and later) gives for one group per question in
-    order; earlier releases order equal groups otherwise.
+    scikit-learn's GroupKFold (1.9 and later) assigns these folds to one group per question in
+    order; earlier releases order equal groups differently.
     """
     return (n_questions - 1 - np.arange(n_questions)) % N_FOLDS
 
 
 def out_of_fold(features: NDArray[np.float64], correct: BoolArray, folds: IntArray) -> FloatArray:
-    """Scores of each question by a model that never saw it, fitted as the paper's.
+    """Scores of each question by a model that never saw it, fitted as in the paper.
 
     Parameters
     ----------

@@ -2,8 +2,8 @@
 
     seconds = request · requests + prefilled · uncached + cached · cached + decoded(batch) · decoded
 
-Seconds are wall time while `batch` requests are always in flight: the prices are shares of a busy
-server.  They become the weights of the serving costs.
+Seconds are wall time while `batch` requests are always in flight, so a price is a share of a busy
+server.  The prices become the weights of the serving costs.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class BatchSeconds:
 
 
 SERVING_PROFILE = "serving-profile.json"
-"""Name of the profile in a model's folder."""
+"""File name of the profile in a model's folder."""
 
 _AGAIN = "measure again, with this version's profile-serving"
 
@@ -103,7 +103,7 @@ class ServingProfile:
 
     @property
     def weights(self) -> Weights:
-        """Prices of the serving costs, in seconds."""
+        """Prices for the serving costs, in seconds."""
         seconds = self.per_token_seconds
         # In a step every request in flight decodes one token.
         step = self.at_batch * seconds.decoded
@@ -120,7 +120,7 @@ class ServingProfile:
 
     @classmethod
     def from_dict(cls, data: Any, where: str) -> ServingProfile:
-        """Read a profile; CalibrationError, which names `where`, for a missing or invalid field."""
+        """Parse a profile; CalibrationError, naming `where`, for a missing or invalid field."""
         schema = data.get("schema") if isinstance(data, Mapping) else None
         if schema != cls.SCHEMA:
             raise CalibrationError(
@@ -134,10 +134,10 @@ class ServingProfile:
 
 
 def fit_costs(measurements: Sequence[Measurement], **fields: Any) -> ServingProfile:
-    """Fit the coefficients by least squares of relative errors, none of them below zero.
+    """Fit the coefficients by non-negative least squares of relative errors.
 
-    `fields` are the fields of the profile that are not fitted.  The price of a decoded token is
-    that of the largest batch measured.
+    `fields` are the profile's other fields.  The price of a decoded token is that of the largest
+    batch measured.
 
     Raises
     ------
@@ -146,9 +146,9 @@ def fit_costs(measurements: Sequence[Measurement], **fields: Any) -> ServingProf
 
     Notes
     -----
-    Even a request of one token takes part in a step, whose share per request falls with the batch:
-    that is the price of its decoded token, and the price of a request is what no batch shares.
-    Without a measurement of cached tokens they are priced like uncached ones.
+    Even a request of one token takes part in a step, and its share of the step falls with the
+    batch: that is the price of its decoded token.  The price of a request is the part that no batch
+    shares.  Unless some work read cached tokens, they are priced like uncached ones.
 
     References
     ----------
@@ -165,7 +165,7 @@ def fit_costs(measurements: Sequence[Measurement], **fields: Any) -> ServingProf
     if not caches:
         work = np.delete(work, 2, axis=1)
     relative = work / seconds[:, None]
-    # Scale the columns, so that the rank does not depend on units.
+    # Scale the columns so that the rank does not depend on units.
     scale = np.linalg.norm(relative, axis=0)
     if not batches or (scale == 0).any() or np.linalg.matrix_rank(relative / scale) < scale.size:
         raise CalibrationError(
@@ -194,5 +194,5 @@ def fit_costs(measurements: Sequence[Measurement], **fields: Any) -> ServingProf
 
 
 def read_serving_profile(path: Path) -> ServingProfile:
-    """Read a file that `profile-serving` wrote; CalibrationError names the file and field."""
+    """Read the file that `profile-serving` wrote; CalibrationError names the file and field."""
     return ServingProfile.from_dict(read_object(path, CalibrationError), str(path))

@@ -1,10 +1,10 @@
 """Few labels: ask for one label at a time, only while it can change a decision of the test.
 
 A question can be lost at a threshold only if its reply there differs from its natural answer.  So
-without labels the number of losses is between 0 and the number of differing replies, and a label is
-needed only while that leaves a decision open.  Every threshold that passes here passes with full
-labels too: stopping early can never certify more.  Where an `AskingPlan` settles beforehand that
-only a sample counts, all of this holds for the labels of that sample.
+without labels the losses lie between 0 and the number of differing replies, and a label is needed
+only while that leaves the decision open.  A threshold that passes here also passes with all labels:
+asking for fewer never certifies more.  Where an `AskingPlan` settles beforehand that only a sample
+counts, "all labels" are those of the sample.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class LabelTest:
     """One sequence of thresholds, with the known losses."""
 
     differs: BoolArray  # (n_questions, n_thresholds)
-    """Whether the reply differs and its label counts; in a sample not all of these do."""
+    """Whether the reply differs and its label counts; in a sample not every label does."""
     lost: BoolArray  # (n_questions, n_thresholds) subset of differs; read only where known
     most: IntArray | int
-    """Most losses that the test allows, per threshold or for all; -1 if it allows none at all."""
+    """Most losses that the test allows, per threshold or for all; -1 if even 0 losses fail."""
     savings: FloatArray  # (n_thresholds,) net saving on fit questions, percent
 
     def saving(self, index: int) -> float:
@@ -43,10 +43,10 @@ class LabelTest:
 
 @dataclass(frozen=True)
 class LabelWalk:
-    """Result of a walk: the thresholds that pass, and the labels it took."""
+    """Result of a walk: the thresholds that pass, and the labels asked for."""
 
     indices: tuple[int, ...]
-    """Last threshold of each test that passes for certain; -1 if none does."""
+    """Last threshold of each test that is certain to pass; -1 if none is."""
     asked: IntArray  # rows in the order of asking
     known: BoolArray  # (n_questions,) labels known at the end
     wanted: int | None
@@ -70,11 +70,11 @@ class LabelForecast:
     saving_pp: float
     """Expected points of net saving that these labels add."""
     likely: IntArray
-    """Rows likely to be asked for, likeliest first: enough of them in three cases out of four."""
+    """Rows likely to be asked for, likeliest first; as many as suffice in three cases of four."""
 
 
 def asking_order(keys: Iterable[str], salt: str) -> IntArray:
-    """Rows in an order that is fixed before any label is read: by hash of salt and key."""
+    """Rows ordered by hash of salt and key, an order fixed before any label is read."""
     digests = [hashlib.sha256(f"{salt}:{key}".encode()).digest() for key in keys]
     return np.array(sorted(range(len(digests)), key=digests.__getitem__), dtype=np.int64)
 
@@ -87,11 +87,11 @@ def walk(
     Parameters
     ----------
     tests : sequence of LabelTest
-        Walked in turn; labels carry over to the next.  A test that cannot save more than an earlier
-        one has certified asks for nothing.
+        Walked in turn; labels carry over to the next.  A test that cannot beat the saving certified
+        so far asks for nothing.
     known : ndarray of bool, shape (n_questions,)
-        Labels known beforehand.  Questions that cannot be labelled are known, and lost where they
-        differ.
+        Labels known beforehand.  A question that nobody can label is known, and lost where it
+        differs.
     order : ndarray of int, shape (n_questions,)
         Rows in the order of asking.
     budget : int, optional
@@ -99,10 +99,10 @@ def walk(
 
     Notes
     -----
-    At each threshold let `lost` be the known losses, and `open` the questions that differ and are
-    not labelled.  The threshold passes if lost + open is within the limit, and fails if lost alone
-    exceeds it; otherwise the first open question in the order is asked for.  Full labels would give
-    the same decisions.
+    At each threshold let `lost` be the known losses, and `open` the questions that differ and have
+    no label.  The threshold passes if lost + open is within the limit, and fails if lost alone
+    exceeds it; otherwise the walk asks for the first open question in the order.  All labels would
+    give the same decisions.
     """
     known = known.copy()
     indices: list[int] = []
@@ -125,10 +125,10 @@ def _go(
     n_asked: int,
     saved: float,
 ) -> tuple[int, list[int], int | None]:
-    """Walk one test: last threshold passed, rows asked for, row wanted; updates `known`."""
+    """Walk one test; return last threshold passed, rows asked for, row wanted.  Updates `known`."""
     differs, lost = test.differs, test.lost
     most = np.broadcast_to(test.most, differs.shape[1:])
-    low = lost[known].sum(axis=0)  # losses for certain, (n_thresholds,)
+    low = lost[known].sum(axis=0)  # certain losses, (n_thresholds,)
     high = low + differs[~known].sum(axis=0)  # and at worst
     in_order, open_ = differs[order], ~known[order]
     is_worth = bool(test.savings.max(initial=0.0) > saved)
@@ -160,8 +160,9 @@ def forecast(
 ) -> LabelForecast:
     """Forecast the gain from further labels, by continuing the walk with simulated ones.
 
-    A differing question is lost if its natural answer is right.  How often that happens is drawn
-    from its posterior (uniform prior), given the labelled questions that differ somewhere.
+    A differing question is lost with a probability drawn from its posterior (uniform prior), given
+    the labelled questions that differ at some threshold.  A question that differs in two tests
+    counts twice there: this is advice, and no certificate depends on it.
     """
     lost = n = 0
     for test in tests:
@@ -198,7 +199,7 @@ class AskingPlan:
 
     order: IntArray  # (n_questions,) rows in the order of asking
     labels: int | None = None
-    """At each threshold only the first N differing replies are labelled; None for all."""
+    """Label only the first N differing replies at each threshold; None for all."""
 
     @property
     def is_sample(self) -> bool:
@@ -223,7 +224,7 @@ class AskingPlan:
     def test(
         self, differs: BoolArray, lost: BoolArray, savings: FloatArray, alpha: float, delta: float
     ) -> LabelTest:
-        """The test of one sequence; shapes as of `LabelTest`."""
+        """The test of one sequence; shapes as in `LabelTest`."""
         labelled = self.labelled(differs)
         return LabelTest(labelled, lost & labelled, self.most(differs, alpha, delta), savings)
 
@@ -232,8 +233,8 @@ class AskingPlan:
     ) -> Certified | NotCertified:
         """Test a sequence on a sample of the differing replies.
 
-        `differs` and `lost` have shape (n_questions, n_thresholds); `lost` includes replies without
-        a label.
+        `differs` and `lost` have shape (n_questions, n_thresholds); `lost` must be true for
+        differing replies without a label.
         """
         n = len(differs)
         counts, differing = (lost & self.labelled(differs)).sum(axis=0), differs.sum(axis=0)
@@ -254,13 +255,13 @@ class AskingPlan:
 
 
 _SAMPLED = (0.6, 1.0)
-"""Sample sizes tried, as shares of the planned labels: the first differing replies change along the
-thresholds, and those of earlier thresholds use labels too."""
+"""Sample sizes tried, as shares of the planned labels: which differing replies come first changes
+along the thresholds, so labels of earlier thresholds use up the plan too."""
 _LOST = (1 / 8, 1 / 4, 1 / 2, 3 / 4)
-"""Shares of the differing replies that are assumed lost: nobody knows beforehand."""
+"""Shares of the differing replies assumed lost; the true one is unknown."""
 _DRAWS = 8
 _AHEAD = 0.5
-"""Points of saving by which a sample must lead, since it leaves no delta for a second rule."""
+"""Points of saving by which a sample must lead, because it leaves no delta for a second rule."""
 
 
 def preferred_sample(
@@ -273,8 +274,8 @@ def preferred_sample(
 ) -> int | None:
     """How many of the differing replies to label at each threshold; None for all of them.
 
-    Simulates calibrations drawn from the fit questions, in which each differing reply is lost with
-    an assumed probability and labelling ends at the last planned label.
+    Simulates calibrations on questions drawn from the fit questions: each differing question is
+    lost with an assumed probability, and labelling ends with the last planned label.
 
     Parameters
     ----------
@@ -283,7 +284,7 @@ def preferred_sample(
     savings : ndarray of float, shape (n_thresholds,)
         In percent.
     sizes : tuple of int
-        Calibration questions, and labels that are planned.
+        Number of calibration questions, and of planned labels.
     level : tuple of float
         Alpha and delta.
     """

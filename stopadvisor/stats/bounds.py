@@ -1,7 +1,7 @@
 """Losses along a sequence of thresholds, the exact test, and the labels a certificate needs.
 
-Bounds take integer losses and a count, never rates.  The result is a certificate, or the reason why
-there is none.
+Bounds take integer losses and a count, never rates.  The result is a certificate or the reason for
+having none.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class StopCurve:
 
     A question stops at its first live checkpoint whose score reaches the threshold.  Thresholds
     descend from careful to aggressive, so each checkpoint of a question owns one interval
-    ``[low, high)`` of the sequence, and sums over questions cost O(n_questions · n_checkpoints),
-    whatever the number of thresholds.
+    ``[low, high)`` of the sequence.  Sums over questions cost O(n_questions · n_checkpoints +
+    n_thresholds).
     """
 
     thresholds: FloatArray  # (n_thresholds,) strictly descending
@@ -48,7 +48,7 @@ class StopCurve:
     def build(cls, scores: FloatArray, live: BoolArray, thresholds: FloatArray) -> StopCurve:
         """Build intervals from `scores` and `live`, both (n_questions, n_checkpoints).
 
-        No stop can happen where a checkpoint is not live, because the trace is over.  Raises
+        Where a checkpoint is not live the trace is over, so nothing stops there.  Raises
         CalibrationError for scores that are not finite or `thresholds` that do not descend.
         """
         if not np.isfinite(scores[live]).all():
@@ -72,7 +72,7 @@ class StopCurve:
         """Sum a quantity over all stops, at every threshold; shape (n_blocks, n_thresholds).
 
         `values` has shape (n_questions, n_checkpoints + 1); its last column is for questions that
-        never stop.  With `blocks`, (n_questions,), sums are taken within blocks of questions.
+        never stop.  `blocks`, (n_questions,), sums within blocks of questions.
         """
         width = self.thresholds.size + 1
         base = np.zeros(len(self.low), dtype=np.int64) if blocks is None else blocks
@@ -84,7 +84,7 @@ class StopCurve:
         return np.asarray(np.cumsum(steps.reshape(n_blocks, width), axis=1)[:, :-1], np.float64)
 
     def each(self, values: NDArray[Any]) -> BoolArray:
-        """A property of each question's stop at every threshold, (n_questions, n_thresholds).
+        """Whether each question's stop has a property, (n_questions, n_thresholds).
 
         `values` is bool, (n_questions, n_checkpoints + 1), with the last column as in `totals`.
         """
@@ -97,23 +97,28 @@ class StopCurve:
         return np.asarray(np.cumsum(steps, axis=1, dtype=np.int8)[:, :-1] > 0)
 
     def stops(self, index: int) -> IntArray:
-        """Checkpoint at which each question stops at one threshold; n_checkpoints if never."""
+        """Each question's checkpoint of stopping at one threshold; n_checkpoints for never."""
         inside = (self.low <= index) & (index < self.high)
         return np.asarray(inside.argmax(axis=1), dtype=np.int64)
 
 
 def upper_limit(losses: int, n: int, delta: float) -> float:
-    """Clopper-Pearson upper limit of the risk at one threshold fixed beforehand.
+    """One-sided Clopper-Pearson upper limit, at level 1 - delta, of the risk at one threshold.
 
-    The largest alpha that the exact test does not reject at level delta.
+    The smallest alpha that `max_losses` lets these losses certify.  The threshold must be fixed
+    before the losses are counted.
     """
     _check_level("delta", delta)
     return 1.0 if losses >= n else float(scipy.stats.beta.ppf(1 - delta, losses + 1, n - losses))
 
 
-@lru_cache(maxsize=4096)  # choosing and planning call it thousands of times with few arguments
+@lru_cache(maxsize=4096)  # choosing and planning repeat a few arguments thousands of times
 def max_losses(n: int, alpha: float, delta: float) -> int:
-    """Most losses among `n` that certify a risk of at most alpha; -1 if even 0 losses do not."""
+    """Most losses among `n` that certify a risk of at most alpha; -1 if even 0 losses fail.
+
+    The largest k with F(k; n, alpha) <= delta, F the binomial distribution function: at a risk
+    above alpha, k losses or fewer have probability delta at most.
+    """
     _check_level("alpha", alpha)
     _check_level("delta", delta)
     if n < 1:
@@ -126,7 +131,8 @@ def max_losses(n: int, alpha: float, delta: float) -> int:
 def unspent(n: int, alpha: float, delta: float) -> float:
     """The part of delta that one sequence's exact test leaves for a second one (union bound).
 
-    Losses are integers, so the test that allows k of them errs with probability F(k; n, alpha).
+    Losses are integers, so the test that allows k of them errs with probability F(k; n, alpha) at
+    most, usually less than delta.
     """
     most = max_losses(n, alpha, delta)
     return 0.0 if most < 0 else max(0.0, delta - float(scipy.stats.binom.cdf(most, n, alpha)))
@@ -137,7 +143,7 @@ def unspent(n: int, alpha: float, delta: float) -> float:
 
 @dataclass(frozen=True)
 class Certified:
-    """A threshold whose risk is at most alpha with confidence 1 - delta."""
+    """A threshold, and the claim that its risk is at most alpha, at confidence 1 - delta."""
 
     index: int
     """Index into the sequence of thresholds."""
@@ -147,29 +153,29 @@ class Certified:
     n: int
     losses: int
     upper: float
-    """Upper limit at this threshold alone (pointwise): not the claim."""
+    """Upper limit at this threshold alone (pointwise); the claim is alpha."""
     gained: int | None = None
-    """Questions that stopping made right, for a drop; `losses` counts those made wrong."""
+    """For a drop, questions that stopping made right; `losses` counts those made wrong."""
     guarantees: tuple[Certified, ...] = ()
-    """All limits that hold at once, starting with this one; empty if there is only one."""
+    """All limits that hold at once, this one first; empty if there is only one."""
     both: int | None = None
-    """Questions with both of two replies lost, with two traces; `losses` then counts replies."""
+    """With two traces, questions that lost both replies; `losses` then counts replies."""
     one: int | None = None
     none: int | None = None
     differing: int | None = None
-    """Replies that differ, if labels were planned: the first `planned_labels` of them were
-    labelled, and `losses` counts the lost ones among these."""
+    """If labels were planned, the replies that differ; `losses` are those lost among the first
+    `planned_labels` of them."""
     planned_labels: int | None = None
     """Number of labels planned for."""
 
     @property
     def traces(self) -> int:
-        """Traces of each question that `losses` counts."""
+        """Traces per question that `losses` counts."""
         return 1 if self.both is None else 2
 
     @property
     def risk(self) -> float:
-        """Share of replies lost; for a drop, the mean loss."""
+        """Share of replies lost; for a drop, lost minus gained."""
         if self.differing is not None and self.planned_labels is not None:
             return share_lost(self.losses, self.differing, self.n, self.planned_labels)
         return (self.losses - (self.gained or 0)) / (self.n * self.traces)
@@ -177,7 +183,7 @@ class Certified:
 
 @dataclass(frozen=True)
 class NotCertified:
-    """Why nothing was certified, and how many calibration labels it would take."""
+    """Why nothing was certified, and how many calibration labels would help."""
 
     reason: str
     """Why nothing was certified."""
@@ -191,8 +197,8 @@ class NotCertified:
 def last_passed(passed: BoolArray) -> int:
     """Index of the last threshold before the first failure; -1 for none.
 
-    It is certified if thresholds are tested in an order fixed beforehand, from careful to
-    aggressive, each at all of delta (fixed-sequence testing).
+    Fixed-sequence testing: in an order fixed beforehand each threshold is tested at all of delta,
+    up to the first failure, and the probability of any false certificate is at most delta.
 
     References
     ----------
@@ -206,7 +212,7 @@ def last_passed(passed: BoolArray) -> int:
 
 
 def power(n: int, alpha: float, delta: float, expected_risk: float) -> float:
-    """Probability that `n` calibration questions certify a threshold of the expected risk."""
+    """Exact probability that `n` questions certify a threshold whose risk is `expected_risk`."""
     most = max_losses(n, alpha, delta)
     return 0.0 if most < 0 else float(scipy.stats.binom.cdf(most, n, expected_risk))
 
@@ -214,10 +220,10 @@ def power(n: int, alpha: float, delta: float, expected_risk: float) -> float:
 def labels_needed(
     alpha: float, delta: float, *, expected_risk: float, power_wanted: float = 0.8
 ) -> int | None:
-    """Smallest n such that it and every larger sample certify with the power wanted.
+    """Smallest n from which on every sample has the power wanted.
 
-    Power is a sawtooth in n, so the smallest n that reaches it might fail at n + 1.  None if
-    `expected_risk` is not below alpha, or more than a million would be needed.
+    Power is a sawtooth in n: the first n that reaches it may fail at n + 1.  None if
+    `expected_risk` is not below alpha, or more than a million labels would be needed.
     """
     _check_level("alpha", alpha)
     _check_level("delta", delta)
@@ -231,8 +237,8 @@ def labels_needed(
         size = _last_size(losses, alpha, delta) + more
         return float(scipy.stats.binom.cdf(losses, size, expected_risk)) >= power_wanted
 
-    # Power falls until the next size at which one more loss is allowed, so it is lowest at the last
-    # size of each tooth.  One question more gives a bound that rises with the losses.
+    # Power falls until one more loss is allowed, so it is lowest at the last size of each tooth.
+    # With one question more it is a lower bound that rises with the losses.
     most = max_losses(_MOST_LABELS, alpha, delta)
     low, high = -1, 0
     while not reaches(high, more=1):
@@ -249,7 +255,7 @@ def labels_needed(
 
 
 def _last_size(losses: int, alpha: float, delta: float) -> int:
-    """Largest sample that allows no more than `losses`, found by bisection."""
+    """Largest sample that allows at most `losses`, by bisection."""
     low, high = losses + 1, max(2 * (losses + 1), 1)
     while max_losses(high, alpha, delta) <= losses:
         low, high = high, 2 * high

@@ -1,8 +1,9 @@
 """Has the traffic changed?  An anytime-valid test that new values are distributed like old ones.
 
-A conformal test martingale: while reference values and new ones are exchangeable, the ranks of new
-values among all values so far are independent and uniform, and no bet against that can expect to
-win.  It says nothing about risk: a change may be harmless, and harm may leave the ranks unchanged.
+A conformal test martingale: while reference values and new ones are exchangeable, each new value's
+smoothed rank among all values so far is uniform and independent of earlier ranks, so no bet against
+that has a positive expected gain.  It says nothing about risk: a change may be harmless, and harm
+may leave the ranks unchanged.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ from typing import Any
 __all__ = ["ExchangeabilityTest", "coarse"]
 
 _JUMP = 0.01
-"""Share of the capital that moves between bets at each value, so that a bet may start late."""
+"""Share of the capital redistributed among the bets at each value, so a bet can start late."""
 _STAY = 1 - _JUMP
 _MOST = 1e12
-"""Cap on the capital; anything above is given away."""
+"""Capital above this is given away before the next bet."""
 _REMEMBERED = 8192
-"""Number of values whose level is cached."""
+"""Most values whose place is cached."""
 
 
 def coarse(value: float) -> float:
-    """Round a value to a scale with steps of about 9 %, so that few distinct levels are counted.
+    """Round a value to a scale with steps of about 9 % of 1 + |value|, to count few levels.
 
-    The scale is fixed beforehand, not fitted to the values, so ranks stay exchangeable.
+    The scale is fixed beforehand, not fitted to the values, so they stay exchangeable.
     """
     if value == 0:
         return 0.0
@@ -39,10 +40,11 @@ class ExchangeabilityTest:
     Notes
     -----
     The smoothed rank ``p = (#larger + tie * #equal) / #all`` of each value, itself included, is
-    uniform and independent of earlier ones where all values are exchangeable (Vovk, Gammerman,
-    Shafer, Algorithmic Learning in a Random World).  `capital` is the Simple Jumper's: a mixture of
-    the bets ``1 + slope * (p - 1/2)`` with slopes -1, 0 and 1, a share of which changes sides at
-    each step.  The probability that it ever reaches 1 / delta is at most delta.
+    uniform and independent of earlier ones if all values are exchangeable (Vovk, Gammerman,
+    Shafer, Algorithmic Learning in a Random World).  `capital` is the Simple Jumper's: it starts at
+    1 and is spread over the bets ``1 + slope * (p - 1/2)`` with slopes -1, 0 and 1, and a small
+    share of it is spread evenly again before each bet.  Under exchangeability the probability that
+    it ever reaches 1 / delta is at most delta.
     """
 
     def __init__(self, reference: Iterable[float]) -> None:
@@ -52,13 +54,13 @@ class ExchangeabilityTest:
         self._number = 0
         self._bets = (1 / 3, 1 / 3, 1 / 3)
         self.capital = 1.0
-        """Evidence of a change."""
+        """Evidence of a change: an e-value at any time."""
         for value in reference:
             self._counts[self._place(value)] += 1
             self._number += 1
 
     def update(self, value: float, tie: float) -> float:
-        """See a new value; `tie` is uniform on [0, 1), drawn for it alone.  Returns `capital`."""
+        """Bet on a new value and return `capital`; `tie` is a fresh uniform draw from [0, 1)."""
         counts = self._counts
         place = self._places.get(value)
         if place is None:
@@ -93,7 +95,7 @@ class ExchangeabilityTest:
         return place
 
     def state(self) -> dict[str, Any]:
-        """What `restore` needs to go on, as JSON values."""
+        """State for `restore`, as JSON values."""
         return {"values": self._values, "counts": self._counts, "bets": list(self._bets)}
 
     @classmethod

@@ -1,8 +1,8 @@
 """Confidence intervals for shares, for differences of paired shares, and by bootstrap.
 
-Intervals for counts stay valid at 0 or n, where a bootstrap would give a point.  Questions are
-resampled, never checkpoints: a resample is a row of counts (how often each question was drawn), so
-that a statistic of all resamples is one matrix product.
+Intervals for counts keep their width at 0 and n, where a bootstrap would collapse to a point.
+Questions are resampled, never checkpoints.  A resample is a row of counts (how often each question
+was drawn), so a statistic of all resamples is one matrix product.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _EDGE = 1 - 1e-12
 
 
 def exact_interval(count: int, n: int, level: float = 0.95) -> tuple[float, float]:
-    """Clopper–Pearson interval of a share."""
+    """Two-sided Clopper–Pearson interval of a share: exact, so its coverage is at least `level`."""
     if not 0 <= count <= n or n < 1:
         raise CalibrationError(f"a share needs 0 <= count <= n and n >= 1, got {count!r} of {n!r}")
     found = scipy.stats.binomtest(count, n).proportion_ci(level, method="exact")
@@ -36,14 +36,14 @@ def exact_interval(count: int, n: int, level: float = 0.95) -> tuple[float, floa
 def paired_difference(
     gains: float, losses: float, n: int, level: float = 0.95
 ) -> tuple[float, float]:
-    """Score interval of ``(gains - losses) / n``, the difference of two shares of `n` questions.
+    """Two-sided score interval (asymptotic) of ``(gains - losses) / n``, a difference of shares.
 
     `gains` counts questions right only the first way, `losses` those right only the second way.
 
     Notes
     -----
-    Preferred to a bootstrap because disagreement is rare under a good policy: if none is observed,
-    a bootstrap gives the point 0, this about ±3.8 / n.
+    A good policy rarely disagrees with full thinking.  If it never does, a bootstrap gives the
+    point 0, this interval about ±3.8 / n at 95 %.
 
     References
     ----------
@@ -63,7 +63,7 @@ def paired_difference(
         c = -losses * difference * (1 - difference)
         q = (math.sqrt(max(b * b - 8 * n * c, 0.0)) - b) / (4 * n)
         variance = 2 * q + difference * (1 - difference)
-        # Zero variance occurs only without any disagreement, at a difference of exactly 0.
+        # The variance is 0 only without any disagreement, at a difference of exactly 0.
         return (estimate - difference) * math.sqrt(n / variance) if variance > 0 else 0.0
 
     low, high = -1.0, 1.0
@@ -77,7 +77,7 @@ def paired_difference(
 # --- Resampled questions --------------------------------------------------------------------------
 
 MOST_BLOCKS = 2000
-"""More units than this are mixed evenly into blocks, to bound memory."""
+"""Most blocks that are resampled: more units than this share blocks, to bound memory."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Interval:
     median: float
     """Median over bootstrap resamples of the questions."""
     ci95: tuple[float, float]
-    """95 % interval; nominally 99 % if no loss is allowed on fit, where 95 % falls short."""
+    """Interval of nominal level 95 %; 99 % if no loss is allowed on fit, where 95 % undercovers."""
 
     @property
     def low(self) -> float:
@@ -101,7 +101,7 @@ class Interval:
 
 
 def interval(values: FloatArray, level: float = 0.95) -> Interval:
-    """Percentile interval of resampled values, shape (n_resamples,)."""
+    """Two-sided percentile interval of resampled values, shape (n_resamples,)."""
     tail = (1 - level) / 2
     low, median, high = np.quantile(values, [tail, 0.5, 1 - tail]).tolist()
     return Interval(median, (low, high))
@@ -120,14 +120,14 @@ def ratio_interval(
     Returns
     -------
     Interval or None
-        None if there is no finite limit: one unit, or too many resamples of identical units.
+        None if a limit is infinite: with one unit, or too many resamples of identical units.
 
     Notes
     -----
-    Each resample's distance from the overall ratio r is measured in its own standard errors,
-    ``sqrt(sum((part - r * whole)**2)) / sum(whole)`` (Efron and Tibshirani 1993, section 12.5).
-    Thinking lengths are skewed: with 40 questions the percentile interval covers 90 to 93 %, this
-    one 93 to 98 % (``python -m tests.long --part intervals``).
+    Each resample's distance from the overall ratio is measured in standard errors of the resample,
+    ``sqrt(sum((part - r * whole)**2)) / sum(whole)`` with r its own ratio (Efron and Tibshirani
+    1993, section 12.5).  Thinking lengths are skewed: with 40 questions the percentile interval
+    covers 90 to 93 %, this one 93 to 98 % (``python -m tests.long --part intervals``).
     """
     n = part.size
     if n < 2:
@@ -156,7 +156,7 @@ def ratio_interval(
 def saving_band(
     costs: FloatArray, full: FloatArray, *, n_resamples: int = 1000, rng: np.random.Generator
 ) -> FloatArray:
-    """95 % band of the net saving along a sequence, valid for a threshold chosen on the same data.
+    """Simultaneous 95 % band of the net saving, for a threshold chosen on the same data.
 
     Parameters
     ----------
@@ -172,10 +172,10 @@ def saving_band(
     Notes
     -----
     Bootstraps the largest studentised deviation over thresholds, drawing blocks of questions with
-    replacement (Montiel Olea and Plagborg-Møller 2019, "Simultaneous confidence bands").  In
-    simulations of 100 to 400 questions the band held the saving at the certified threshold in 99 %
-    of data sets, and at all thresholds together in 86 to 93 %: where almost no question or almost
-    every question stops, the standard error is hardly estimable.
+    replacement (Montiel Olea and Plagborg-Møller 2019, "Simultaneous confidence bands").  The level
+    is asymptotic.  In simulations of 100 to 400 questions the band covered the saving at the
+    certified threshold in 99 % of data sets, and at all thresholds at once in 86 to 93 %: where
+    almost no question stops, or almost every one, the standard error is poorly estimated.
     """
     counts = resample_counts(len(full), n_resamples, rng=rng).astype(np.float64)
     totals = counts @ full
@@ -190,19 +190,19 @@ def saving_band(
 
 
 def block_sums(values: FloatArray, units: IntArray | None = None) -> FloatArray:
-    """Sum rows that are resampled together: a unit, or a block of units; (n_blocks, n_columns).
+    """Sum the rows of each unit, or of each of at most `MOST_BLOCKS` blocks of units.
 
-    `units`, (n_rows,), gives the unit of each row of `values`, numbered from 0; by default every
-    row is a unit.  There are at most `MOST_BLOCKS` blocks.
+    `units`, (n_rows,), numbers the unit of each row of `values` from 0; by default every row is a
+    unit.  Returns shape (n_blocks, n_columns).
     """
     blocks = (np.arange(len(values)) if units is None else units) % MOST_BLOCKS
     return np.stack([np.bincount(blocks, column) for column in values.T], axis=1)
 
 
 def resample_counts(n_units: int, n_resamples: int, *, rng: np.random.Generator) -> FloatArray:
-    """How often each unit is drawn in each resample; (n_resamples, n_units).
+    """How often each unit is drawn in each resample, (n_resamples, n_units).
 
-    float32 holds the counts exactly and makes matrix products cheaper.
+    float32 is exact for counts and halves the cost of matrix products.
     """
     draws = rng.integers(n_units, size=(n_resamples, n_units))
     draws += np.arange(n_resamples)[:, None] * n_units

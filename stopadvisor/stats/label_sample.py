@@ -1,23 +1,23 @@
 """The exact test for losses when only some of the differing replies are labelled.
 
 Of n independent questions, D have a reply that differs, and only these can be lost.  The first M of
-them, in an order independent of outcomes, are labelled (all, if fewer); l of these are lost.  "A
-share of alpha or more is lost" is rejected if l is small for this D.
+them, in an order independent of outcomes, are labelled (all, if fewer); l of these are lost.  The
+null hypothesis "a share of at least alpha is lost" is rejected if l is small for this D.
 
-The null hypothesis leaves open how many replies differ.  With q the share that differs, and p the
-share of lost ones among them, D is binomial (n, q), and l given D is binomial (min(D, M), p).  The
-losses allowed never rise with D, so a rejection gets rarer as q or p rises.  Hence the null
-hypothesis is rejected most often where p q is exactly alpha, and for every q between a and b at
-most as often as with q = a and p = alpha/b.  The size is bounded that way on intervals, which are
-halved until the bound is below delta: no grid is trusted between its points.
+It leaves open how many replies differ.  Let q be the share that differs and p the share of lost
+ones among them.  Then D is Bin(n, q), and l given D is Bin(min(D, M), p).  The number of losses
+allowed never rises with D, so a rejection gets rarer as q or p rises.  Hence the null hypothesis is
+rejected most often where p q is exactly alpha, and for q in [a, b] at most as often as at q = a,
+p = alpha/b.  The size is bounded in this way on intervals, which are halved until the bound is at
+most delta: no grid is trusted between its points.
 
 While D is at most M, every label is known, and the exact binomial test of all n applies at nearly
-delta; the rest of delta is for larger D.  With M = n it is exactly that test.  Above M, l D/M
+all of delta; the rest is for larger D.  With M = n it is exactly that test.  Above M, l D/M
 estimates the number lost.  Under the null hypothesis its variance is about n alpha (1 - alpha) from
-the questions plus n alpha (D - n alpha)/M from the labels.  The estimate has to be k standard
+the questions plus n alpha (D - n alpha)/M from the labels.  The estimate must lie k standard
 deviations below n alpha, with the smallest k that keeps the size within delta.
 
-Needs only numpy, because a policy's certificate is recomputed on load.
+Needs only numpy, because a policy's certificate is tested again on load.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ __all__ = [
 ]  # fmt: skip
 
 MOST_SAMPLED = 20_000
-"""Most questions of one test; its cost grows with their square root."""
+"""Most questions of one test; its cost grows as sqrt(n)."""
 _FIRST = 32
 """Number of intervals to begin with."""
 _NARROWEST = 2e-4
-"""Relative width below which an interval counts as too large and is not halved again; the size is
-then overstated by about 1 %."""
+"""Relative width at which an interval whose bound is still above delta fails the test; that
+overstates the size by about 1 %."""
 _REACH = 9.0
-"""Standard deviations beyond which binomial mass is left out, and counted as rejected."""
+"""Binomial mass beyond this many standard deviations is left out; `_BEYOND` is added for it."""
 _BEYOND = 1e-12
 _WIDEST = 16.0
 _RESERVED = 0.04
-"""Share of delta kept for samples with more differing replies than labels."""
+"""Share of delta kept for the case of more differing replies than labels."""
 _STEPS = 14
 """Bisection steps in a search for a critical value or a limit."""
 
 
 def _region(n: int, labels: int, alpha: float, most: int, deviations: float) -> IntArray:
-    """Most lost labelled replies for a rejection, by number of differing ones; shape (n + 1,)."""
+    """Most lost labelled replies for a rejection, by the number that differ; shape (n + 1,)."""
     differing, expected = np.arange(labels + 1, n + 1), n * alpha
     variance = expected * (1 - alpha) + expected * np.maximum(differing - expected, 0) / labels
     allowed = labels / differing * (expected - deviations * np.sqrt(variance))
@@ -63,7 +63,7 @@ def _region(n: int, labels: int, alpha: float, most: int, deviations: float) -> 
 
 
 def _chance(most: IntArray, labels: int, q: FloatArray, p: FloatArray) -> FloatArray:
-    """Upper bound on a region's probability at each pair of shares; `q` is ascending."""
+    """Upper bound on the probability of rejection at each pair of shares; `q` ascends."""
     n, k = most.size - 1, int(most[0])
     reach = _REACH * np.sqrt(n * q * (1 - q)) + _REACH**2 / 2
     low = max(0, math.floor((n * q - reach).min()))
@@ -101,13 +101,13 @@ def _is_at_most(most: IntArray, labels: int, alpha: float, delta: float) -> bool
 
 
 def _chances(most: IntArray, labels: int, q: FloatArray, p: FloatArray) -> FloatArray:
-    """`_chance` in parts, each with a narrow range of likely D."""
+    """`_chance` in slices, each with a narrow range of likely D."""
     parts = [slice(k, k + _FIRST) for k in range(0, q.size, _FIRST)]
     return np.concatenate([np.empty(0), *(_chance(most, labels, q[k], p[k]) for k in parts)])
 
 
 def _most_of_all(n: int, labels: int, alpha: float, delta: float) -> int:
-    """Most losses that the exact binomial test allows; -1 if even 0 fail."""
+    """Most losses that the exact binomial test allows; -1 if even 0 losses fail."""
     low, high = -1, n
     delta *= 1 if labels >= n else 1 - _RESERVED
     while high - low > 1:
@@ -118,7 +118,7 @@ def _most_of_all(n: int, labels: int, alpha: float, delta: float) -> int:
 
 @lru_cache(maxsize=256)
 def most_lost_labelled(n: int, labels: int, alpha: float, delta: float) -> IntArray:
-    """Most lost labelled replies that certify a share below alpha, by number of differing ones.
+    """Most lost labelled replies that certify a share below alpha, by the number that differ.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ def most_lost_labelled(n: int, labels: int, alpha: float, delta: float) -> IntAr
     labels : int
         Number of differing replies that are labelled; all of them if `n` or more.
     alpha, delta : float
-        Share of lost replies among all questions, and size of the test.
+        Share of lost replies among all questions, and level of the test.
 
     Returns
     -------
@@ -138,7 +138,7 @@ def most_lost_labelled(n: int, labels: int, alpha: float, delta: float) -> IntAr
     most = _most_of_all(n, labels, alpha, delta)
     found = np.full(n + 1, most)
     if most >= 0 and labels < n:
-        # With no rejection beyond M at all, the test of all questions bounds the size.
+        # If nothing is rejected beyond M, the size is at most that of the test of all questions.
         best, low, high = math.inf, 0.0, _WIDEST
         for _ in range(_STEPS):
             middle = (low + high) / 2
@@ -181,7 +181,10 @@ def share_lost(lost: int, differing: int, n: int, labels: int) -> float:
 
 @lru_cache(maxsize=1024)
 def sample_limit(lost: int, differing: int, n: int, labels: int, delta: float) -> float:
-    """Upper limit of the share lost at level 1 - delta, within 1e-4 above; inverts the test."""
+    """One-sided upper limit of the share lost at level 1 - delta, by inverting the test.
+
+    Found by bisection and rounded up, by 1e-4 at most.
+    """
     low, high = share_lost(lost, differing, n, labels), 1 - 1e-4
     if not sample_passes(lost, differing, n, labels, high, delta):
         return 1.0

@@ -1,4 +1,4 @@
-"""How well a score works as a probability: reliability bins, ECE, Brier score and AUROC."""
+"""How good a score is as a probability: reliability bins, ECE, Brier score and AUROC."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class Reliability:
     observed: tuple[float, ...]
     """Observed frequency."""
     ece: float
-    """Expected calibration error: mean distance of the two, weighted by `count`."""
+    """Expected calibration error: mean of |predicted - observed|, weighted by `count`."""
     brier: float
-    """Mean squared distance of prediction and outcome."""
+    """Mean squared difference of prediction and outcome."""
 
 
 def reliability(probability: FloatArray, outcome: BoolArray, *, n_bins: int = 10) -> Reliability:
-    """Compare predictions in 0-1 with outcomes of the same shape.
+    """Compare predictions in [0, 1] with outcomes of the same shape.
 
-    Raises CalibrationError without a prediction, or for one outside 0-1.
+    Raises CalibrationError if there is no prediction, or one outside [0, 1].
 
     References
     ----------
@@ -67,9 +67,9 @@ def reliability(probability: FloatArray, outcome: BoolArray, *, n_bins: int = 10
 
 
 def auroc(score: FloatArray, outcome: BoolArray) -> float | None:
-    """Probability that a right answer scores higher than a wrong one; ties count half.
+    """Share of (right, wrong) pairs in which the right answer scores higher; ties count half.
 
-    None if there is only one class.  Mann-Whitney U divided by the number of pairs.
+    That is Mann-Whitney's U divided by the number of pairs.  None if there is only one class.
     """
     values, hits = np.ravel(score), np.ravel(outcome)
     n_right = int(hits.sum())

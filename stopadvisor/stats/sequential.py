@@ -1,9 +1,9 @@
 """Is a promise still kept?  Anytime-valid tests on randomly audited requests.
 
-A known share of requests is audited: full thinking is finished in the background and compared with
-the reply.  A request that was not audited counts 0, an audited one its loss divided by the share,
-so a request's expected count is its risk, whatever the share.  Runs inside a server, so it needs
-only numpy.
+Each request is audited with a known probability, its share: full thinking is finished in the
+background and compared with the reply.  An audited request counts its loss divided by the share,
+any other 0, so the expected count is the request's risk, whatever the share.  Runs inside a server,
+so it needs only numpy.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _RATIOS = (1.25, 1.5, 2.0, 3.0, 5.0)
 """Risks, as multiples of alpha, at which each bet grows fastest, for losses of 0 or 1."""
 
 _PARTS = (0.1, 0.2, 0.35, 0.55, 0.8)
-"""Bets for losses that can be -1, as parts of the largest that no audit can bankrupt.  Small bets
-still grow when gains and open audits hide most of a broken promise."""
+"""Bets for losses that can be -1, as parts of the smallest bet that an audit could bankrupt.  Small
+ones still grow when gains and open audits hide most of a broken promise."""
 
 _ONES = (1.0,) * len(_RATIOS)
 
 _MOST_STAKE = 0.9
-"""Largest bet, as a part of the bet that a single request without a loss would bankrupt."""
+"""Largest bet, as a part of the one that a single request without a loss would bankrupt."""
 
 _SHARES = np.array([0.95, 0.75, *(2.0**-k for k in range(1, 15))])
-"""Bets of the upper limit, as parts of the largest; the small ones are for long streams."""
+"""Bets of the upper limit, as parts of the largest; small ones are for long streams."""
 
 _MOST_SUM = 1e300
 """Cap on sums, far above any alarm."""
@@ -41,18 +41,21 @@ _MOST_SUM = 1e300
 
 @dataclass(frozen=True)
 class AuditTest:
-    """Settings of the test, fixed before the first request; CalibrationError if out of range."""
+    """Settings of the test, fixed before the first request.
+
+    Raises CalibrationError if one is out of range.
+    """
 
     alpha: float
     """Allowed risk, in (0, 1)."""
     delta: float = 0.05
-    """Largest probability that `AuditProcess.is_broken` is ever true although no request's risk
-    exceeds alpha, in (0, 1)."""
+    """Probability, at most, that `AuditProcess.is_broken` is ever true while no request's risk
+    exceeds alpha; in (0, 1)."""
     least_share: float = 0.02
     """Smallest probability with which any request is audited, in (0, 1]."""
     change: float = 1e5
-    """Mean number of requests, at least, until a false `AuditProcess.has_changed`, while no risk
-    exceeds alpha; above 1."""
+    """Mean number of requests, at least, to a false `AuditProcess.has_changed` while no risk
+    exceeds alpha (average run length); above 1."""
     gains: bool = False
     """Whether a loss can be -1, as for `drop`."""
 
@@ -70,11 +73,11 @@ class AuditTest:
 
     @property
     def stakes(self) -> tuple[float, ...]:
-        """The bets, none of which lets a factor ``1 + stake * (loss / share - alpha)`` reach 0.
+        """The bets; none lets a factor ``1 + stake * (loss / share - alpha)`` reach 0.
 
-        For losses of 0 or 1, ``(ratio - 1) / (1 / least_share - alpha)`` grows fastest at a risk of
-        ratio times alpha.  If a loss can be -1, a bet must be below
-        ``1 / (1 / least_share + alpha)``.
+        For losses of 0 or 1 audited at `least_share`, the bet ``(ratio - 1) / (1 / least_share -
+        alpha)`` grows fastest at a risk of ratio times alpha.  If a loss can be -1, a bet must be
+        below ``1 / (1 / least_share + alpha)``.
         """
         if self.gains:
             return tuple(part / (1 / self.least_share + self.alpha) for part in _PARTS)
@@ -83,7 +86,7 @@ class AuditTest:
 
 
 _Open = tuple[float, list[float], list[float]]
-"""An audit without a result yet: its share, and `logs` and `sums` right after its request."""
+"""An audit without a result: its share, and `logs` and `sums` just after its request."""
 
 
 @dataclass
@@ -92,17 +95,19 @@ class AuditProcess:
 
     Notes
     -----
-    `e_value` is ``mean over stakes of prod(1 + stake * (loss / share - alpha))``.  If no
-    conditional risk exceeds alpha, each product is a nonnegative supermartingale that starts at 1,
-    so the probability that `e_value` *ever* reaches ``1 / delta`` is at most delta (Ville).
+    `e_value` is ``mean over stakes of prod(1 + stake * (loss / share - alpha))``.  If no request's
+    risk, given all earlier ones, exceeds alpha, each product is a nonnegative supermartingale that
+    starts at 1, so the probability that `e_value` *ever* reaches ``1 / delta`` is at most delta
+    (Ville).
 
     `detector` is the Shiryaev-Roberts sum ``M_t = (M_{t-1} + 1) * e_t``, averaged over the same
-    stakes.  If nothing has changed, it takes at least c requests on average to reach c; if the risk
-    rises after a long quiet time, it gets there sooner than the e-value.
+    stakes.  While no risk exceeds alpha, it takes at least c requests on average to reach c; if the
+    risk rises after a long quiet time, it gets there sooner than the e-value.
 
     An audit without a result counts as its smallest possible loss (0, or -1 if gains count) in
     both, in its request's place.  So neither ever exceeds its value with all results known,
-    whatever decides which results arrive, and in which order.  In `upper_limit` it counts 1.
+    whatever
+    decides which results arrive and in which order.  In `upper_limit` it counts 1.
 
     References
     ----------
@@ -140,14 +145,14 @@ class AuditProcess:
 
     @property
     def e_value(self) -> float:
-        """Evidence that the limit is broken."""
+        """Evidence that some request's risk exceeds alpha."""
         most = max(self.logs)
         mean = sum(math.exp(one - most) for one in self.logs) / len(self.logs)
         return math.exp(min(most + math.log(mean), 700.0))
 
     @property
     def detector(self) -> float:
-        """Evidence that the risk has risen above the limit."""
+        """Evidence that the risk has risen above alpha."""
         return sum(self.sums) / len(self.sums)
 
     @property
@@ -162,7 +167,7 @@ class AuditProcess:
         return sum(self.sums) / len(self.sums) >= self.test.change
 
     def open_keys(self) -> tuple[Hashable, ...]:
-        """Audits without a result, in the order of their requests."""
+        """Keys of audits without a result, in the order of their requests."""
         return tuple(self._open)
 
     def is_open(self, key: Hashable) -> bool:
@@ -170,7 +175,7 @@ class AuditProcess:
         return key in self._open
 
     def give_up(self, key: Hashable) -> None:
-        """Stop waiting for an audit's result; it counts as open forever."""
+        """Stop waiting for an audit's result; the audit keeps counting as open."""
         self._open.pop(key, None)
 
     def count(self, requests: int = 1) -> None:
@@ -189,7 +194,7 @@ class AuditProcess:
     def audit(self, key: Hashable, share: float) -> None:
         """Count a request that was picked for audit with probability `share`.
 
-        Report its result, if there ever is one, with `resolve` and the same key.
+        If a result arrives, pass it to `resolve` with the same key.
         """
         if not self.test.least_share <= share <= 1:
             raise CalibrationError(
@@ -230,7 +235,7 @@ class AuditProcess:
         for k, log_factor in enumerate(self._logs_of(loss / share)):
             rise = log_factor - counted[k]
             log, partial = logs_then[k], sums_then[k] * math.expm1(rise)
-            # Every sum that began at or before this request contains its factor.
+            # Each term of a sum that began at or before this request contains its factor.
             for _, logs, sums in later:
                 sums[k] = min(sums[k] + partial * math.exp(logs[k] - log), _MOST_SUM)
                 logs[k] += rise
@@ -242,7 +247,7 @@ class AuditProcess:
         )
 
     def state(self) -> dict[str, Any]:
-        """What `restore` needs to go on, as JSON values."""
+        """State for `restore`, as JSON values."""
         return {
             "requests": self.requests,
             "logs": list(self.logs),
@@ -264,8 +269,9 @@ class AuditProcess:
     def join(self, other: AuditProcess) -> None:
         """Add another replica's stream; its open audits are given up.
 
-        Products of independent bets multiply.  The detector's sums add up: each grows by at most
-        one per request on average, and so does the total.
+        Each stake's products multiply and stay a supermartingale.  The detector's sums add up:
+        while no risk exceeds alpha each grows by at most one per request on average, and so does
+        the total.
         """
         self.requests += other.requests
         self.logs = list(map(operator.add, self.logs, other.logs))
@@ -299,13 +305,15 @@ def betting_upper_limit(
     Returns
     -------
     float
-        The largest risk in (0, 1] that is not rejected; with probability ``1 - delta`` or more it
-        is above the true risk at all times.
+        The largest risk in (0, 1] that is not rejected; with probability 1 - delta at least, it is
+        no lower than the true risk at any time.
 
     Notes
     -----
-    ``mean over stakes of prod(1 - stake * (loss / share - risk))`` with stakes from 0 to
-    ``1 / (1 / least_share - risk)``.  The share of requests that stop does not matter.
+    A risk is rejected if ``mean over stakes of prod(1 - stake * (loss / share - risk))`` exceeds
+    ``1 / delta``, with stakes between 0 and ``1 / (1 / least_share - risk)``.  The share of
+    requests
+    that stop does not matter.
     """
     counted = sum(losses.values())
     if requests < counted:
@@ -336,7 +344,7 @@ def requests_to_alarm(
     Parameters
     ----------
     risk, share : float
-        Risk of every request, and the share of requests that are audited.
+        Risk of every request, and share of requests that are audited.
     gained : float, optional
         Share of requests with a loss of -1, if gains count.
     stops : float, optional
@@ -347,7 +355,7 @@ def requests_to_alarm(
     Returns
     -------
     float
-        Infinity if half of the streams have no alarm after 2,400 losses and gains.
+        Infinity if half of the streams raise no alarm within 2,400 losses and gains.
     """
     up = share * (1 - dropped) * (risk + gained)
     down = share * ((1 - dropped) * gained + dropped * stops) if test.gains else 0.0

@@ -1,14 +1,14 @@
-"""The exact test that the mean of -1, 0 and 1 is below a limit, for a drop or for two traces.
+"""The exact one-sided test of a mean of -1, 0 and 1, for a drop or for two traces.
 
-Of n independent questions some are lost (+1), some gained (-1), the others unchanged.  "The mean is
-at least alpha" is rejected if the score statistic is small.  The null hypothesis leaves the share
-gained open, so the size is the maximum over all such shares, bounded at grid points and between
-them.
+Of n independent questions some are lost (+1), some gained (-1), the others unchanged.  The null
+hypothesis "the mean is at least alpha" is rejected if Tango's score statistic is small.  It leaves
+the share gained open, so the size is the maximum over all such shares, bounded at grid points and
+between them.
 
-With two traces per question, "both lost minus none lost" has the mean 2 risk - 1, however the two
-depend on each other, so the same test applies at that limit.
+With two traces per question, "both lost minus none lost" has mean 2 risk - 1 however the two
+depend on each other, so the same test applies at the limit 2 alpha - 1.
 
-Needs only numpy, because a policy's certificate is recomputed on load.
+Needs only numpy, because a policy's certificate is tested again on load.
 
 References
 ----------
@@ -34,18 +34,18 @@ __all__ = [
 ]  # fmt: skip
 
 MOST_QUESTIONS = 20_000
-"""Most questions of one test; its cost grows as n to the power 3/2."""
+"""Most questions of one test; its cost grows as n^1.5."""
 _SPACING = 0.037
-"""Angle between grid points, times the root of n: bounds are then loose by about 2e-4."""
+"""Angle between grid points times sqrt(n), which makes bounds loose by about 2e-4."""
 _REACH = 9.0
-"""Standard deviations beyond which binomial mass is left out."""
+"""Binomial mass beyond this many standard deviations is left out."""
 _ROUNDING = 1e-9
 _STEPS = 13
 """Bisection steps in a search for a critical value."""
 
 
 def _score(lost: IntArray, gained: IntArray, n: int, alpha: float) -> FloatArray:
-    """Tango's statistic: standardised by the maximum-likelihood variance under the null."""
+    """Tango's statistic, standardised by the variance at the constrained maximum likelihood."""
     b = lost * (1 + alpha) + gained * (1 - alpha) - 2 * alpha * n
     c = gained * alpha * (1 - alpha)
     share = (b + np.sqrt(np.maximum(b * b + 8.0 * n * c, 0.0))) / (4 * n)  # gained, under the null
@@ -57,8 +57,8 @@ def _score(lost: IntArray, gained: IntArray, n: int, alpha: float) -> FloatArray
 def _region(n: int, alpha: float, critical: float, seen: tuple[int, int] | None = None) -> IntArray:
     """Most lost among d changed questions for a rejection; shape (n + 1,).
 
-    Widened to be monotone: one loss fewer or one gain more never turns a rejection around.  Then
-    the null hypothesis is rejected most often where the mean is exactly alpha.
+    Widened to be monotone: one loss fewer or one gain more never undoes a rejection.  Then the
+    null hypothesis is rejected most often where the mean is exactly alpha.
     """
     changed = np.arange(n + 1)
     low, high = np.full(n + 1, -1), changed + 1
@@ -74,9 +74,9 @@ def _region(n: int, alpha: float, critical: float, seen: tuple[int, int] | None 
 
 
 def _chance(most: IntArray, lost: FloatArray, gained: FloatArray) -> FloatArray:
-    """Probability of a region, at each pair of shares; shape of `lost`."""
+    """Probability of rejection at each pair of shares; shape of `lost`."""
     found = np.empty(lost.size)
-    rows = 24  # neighbours on a grid, for which the same numbers of changed questions are likely
+    rows = 24  # neighbours on a grid, where about the same counts are likely
     for start in range(0, lost.size, rows):
         part = slice(start, start + rows)
         found[part] = _chance_of_some(most, lost[part, None], gained[part, None])
@@ -84,7 +84,7 @@ def _chance(most: IntArray, lost: FloatArray, gained: FloatArray) -> FloatArray:
 
 
 def _likely(n: int, shares: FloatArray) -> tuple[int, int]:
-    """Range of counts outside of which no binomial with these shares has 1e-16 of its mass."""
+    """Range of counts outside which a binomial with any of these shares has less than 1e-16."""
     low, high = float(shares.min()), float(shares.max())
     reach = _REACH * (math.sqrt(n * max(high * (1 - high), low * (1 - low), 0.0)) + 1) + _REACH
     if low < 0.5 < high:
@@ -93,8 +93,8 @@ def _likely(n: int, shares: FloatArray) -> tuple[int, int]:
 
 
 def _chance_of_some(most: IntArray, lost: FloatArray, gained: FloatArray) -> FloatArray:
-    # Of d changed questions the number lost is binomial.  Its distribution function at most[d]
-    # follows from that at most[d - 1], which differs from it by at most 1.
+    # Given d changed questions, the number lost is binomial.  Its distribution function at most[d]
+    # follows from that of d - 1 at most[d - 1], as the two limits differ by at most 1.
     n = most.size - 1
     logs, changed = log_factorials(n), lost + gained
     first, last = _likely(n, changed)
@@ -126,24 +126,24 @@ def _chance_of_some(most: IntArray, lost: FloatArray, gained: FloatArray) -> Flo
 
 
 def drop_size(most: IntArray, alpha: float) -> float:
-    """Upper bound on the size of a monotone region: how often a mean of alpha or more is rejected.
+    """Upper bound on a monotone region's size: the largest chance to reject a mean >= alpha.
 
     `most`, (n + 1,), is the most lost among d changed questions for a rejection.
 
     Notes
     -----
-    The mean is alpha, and the smaller of the two shares is open.  Between two grid points at a
-    distance h the chance P exceeds the larger of theirs by at most h^2/8 max|P''|.  A trinomial
-    density is linear in the open share for each question, so P'' is the covariance of the rejection
-    with a sum over pairs of uncorrelated scores: |P''| <= sqrt(2 n (n - 1) P) I, where I is the
-    information of one question.  That is a quadratic inequality in sqrt(P).  At either end, where
-    I is unbounded, monotonicity bounds P by the corner with the fewest lost and the most gained.
+    The mean is alpha, and the smaller of the two shares is open.  Between two grid points at
+    distance h the chance P exceeds the larger of theirs by at most h^2/8 max|P''|.  Each question's
+    density is linear in the open share, so P'' is the covariance of the rejection with a sum over
+    pairs of uncorrelated scores: |P''| <= sqrt(2 n (n - 1) P) I, where I is the Fisher information
+    of one question.  That is a quadratic inequality in sqrt(P).  At either end, where I is
+    unbounded, monotonicity bounds P by the corner with the fewest lost and the most gained.
     """
     n = most.size - 1
     top = (1 - abs(alpha)) / 2
     angles = np.linspace(0, math.pi / 2, max(16, math.ceil(math.pi / 2 * math.sqrt(n) / _SPACING)))
     open_ = top * np.sin(angles) ** 2
-    # The outermost intervals are so short that they hardly contain a question.
+    # The outermost intervals are so short that a question hardly ever falls into them.
     open_[0], open_[-1] = min(1e-3 / n, open_[1] / 2), top - min(1e-3 / n, (top - open_[-2]) / 2)
     more_lost, more_gained = max(alpha, 0.0), max(-alpha, 0.0)
     at = _chance(most, open_ + more_lost, open_ + more_gained)
@@ -159,7 +159,7 @@ def drop_size(most: IntArray, alpha: float) -> float:
 
 
 def _tried(most: IntArray, alpha: float, n_points: int) -> float:
-    """Lower bound on the size, from a few shares only."""
+    """Lower bound on the size: the largest chance at a few shares."""
     top = (1 - abs(alpha)) / 2
     open_ = top * np.sin(np.linspace(0, math.pi / 2, n_points + 2)[1:-1]) ** 2
     return float(_chance(most, open_ + max(alpha, 0.0), open_ + max(-alpha, 0.0)).max())
@@ -168,10 +168,10 @@ def _tried(most: IntArray, alpha: float, n_points: int) -> float:
 def drop_passes(
     lost: int, gained: int, n: int, alpha: float, delta: float, *, quick: bool = False
 ) -> bool:
-    """Whether these counts reject a mean of alpha or more.
+    """Whether these counts reject "the mean is at least alpha" at level delta.
 
-    `quick` tries only some shares, in a few hundredths of a second; if that says no, so does the
-    full test.
+    `quick` bounds the size from below, at 96 shares, in a few hundredths of a second.  If that
+    says no, so does the full test; a yes is not a proof.
     """
     _check(n, alpha, delta)
     counts = np.array([lost]), np.array([gained])
@@ -181,14 +181,14 @@ def drop_passes(
 
 @lru_cache(maxsize=256)
 def _test(n: int, alpha: float, delta: float) -> IntArray:
-    """The largest region whose size is at most delta; shape (n + 1,)."""
+    """The region of about the largest critical value whose size is at most delta; (n + 1,)."""
     low, high = -8.0, 0.0
     for _ in range(_STEPS):
         middle = (low + high) / 2
         few = 16 + math.ceil(4 * math.sqrt(n))
         inside = _tried(_region(n, alpha, middle), alpha, few) <= delta
         low, high = (middle, high) if inside else (low, middle)
-    # A region tried only at some shares may be slightly too wide.
+    # Tried at a few shares only, the region may be slightly too wide.
     step = 1e-3
     while drop_size(found := _region(n, alpha, low), alpha) > delta:
         low, step = low - step, 2 * step
@@ -201,7 +201,7 @@ def _test(n: int, alpha: float, delta: float) -> IntArray:
 
 @lru_cache(maxsize=256)
 def most_lost(n: int, alpha: float, delta: float) -> IntArray:
-    """Most lost questions that reject a mean of alpha or more, by the number gained.
+    """Most lost questions that reject "the mean is at least alpha", by the number gained.
 
     Parameters
     ----------
@@ -211,7 +211,7 @@ def most_lost(n: int, alpha: float, delta: float) -> IntArray:
     Returns
     -------
     ndarray of int, shape (n + 1,)
-        -1 where even 0 losses do not reject it.
+        -1 where even 0 losses do not reject.
     """
     _check(n, alpha, delta)
     most = _test(n, alpha, delta)
@@ -224,7 +224,10 @@ def most_lost(n: int, alpha: float, delta: float) -> IntArray:
 
 @lru_cache(maxsize=4096)
 def drop_limit(lost: int, gained: int, n: int, delta: float) -> float:
-    """Upper limit of the mean at level 1 - delta, at most 2e-4 too high; inverts the test."""
+    """One-sided upper limit of the mean at level 1 - delta, by inverting the test.
+
+    Found by bisection and rounded up, by 2e-4 at most.
+    """
     low, high = max((lost - gained) / n, -0.999), 0.99
     if not drop_passes(lost, gained, n, high, delta):
         return 1.0
@@ -238,17 +241,17 @@ def drop_limit(lost: int, gained: int, n: int, delta: float) -> float:
 
 
 def limit_of_pairs(alpha: float) -> float:
-    """Limit of "both lost minus none lost" that corresponds to a risk of alpha."""
+    """The mean of "both lost minus none lost" at a risk of alpha."""
     return 2 * alpha - 1 or -1e-12  # the test cannot take 0; a smaller limit is stricter
 
 
 def risk_of_pairs(both: int, none: int, n: int, delta: float) -> float:
-    """Upper limit of the risk at level 1 - delta, from `n` questions with two traces each."""
+    """One-sided upper limit of the risk at level 1 - delta, from `n` questions of two traces."""
     return (drop_limit(both, none, n, delta) + 1) / 2
 
 
 def drop_power(n: int, alpha: float, delta: float, lost: float, gained: float) -> float:
-    """Probability that `n` questions reject a mean of alpha, given the shares lost and gained."""
+    """Power: chance that `n` questions reject a mean >= alpha, given the shares lost and gained."""
     _check(n, alpha, delta)
     if lost + gained <= 0:
         return float(most_lost(n, alpha, delta)[0] >= 0)

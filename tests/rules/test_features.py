@@ -164,13 +164,13 @@ def test_a_grid_is_the_special_case() -> None:
 def test_what_takes_a_grid_says_so() -> None:
     table = draw(200, 0)
     for name in ("budget_fraction", "checkpoint_index"):
-        with pytest.raises(ProbeError, match=f"'{name}' takes one grid"):
+        with pytest.raises(ProbeError, match=f"'{name}' needs one grid"):
             feature_array(table, names=(name,))
     with pytest.raises(ProbeError, match="last-checkpoint reference needs one grid"):
         table.with_reference("last-checkpoint")
     with pytest.raises(ProbeError, match="one grid"):
         PaperSetting.build(table)
-    with pytest.raises(ProbeError, match="no position in common"):
+    with pytest.raises(ProbeError, match="share no position"):
         grid_view(table)
     with pytest.raises(CalibrationError, match="no family can be measured"):
         choose(table.as_fit(), 100, Settings(families=("learned", "confidence")))

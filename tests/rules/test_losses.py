@@ -120,7 +120,7 @@ def test_without_natural_answers_nothing_can_be_compared() -> None:
 
 @pytest.mark.parametrize("loss", [LOST, DROP], ids=lambda loss: loss.name)
 def test_what_counts_grades_is_refused_without_gold(loss: Any) -> None:
-    with pytest.raises(CalibrationError, match=f"loss '{loss.name}' takes gold .* label them"):
+    with pytest.raises(CalibrationError, match=f"loss '{loss.name}' needs gold .* label them"):
         loss.of(SimpleNamespace(graded_by="agreement"))
 
 

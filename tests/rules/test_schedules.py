@@ -178,7 +178,7 @@ def test_only_markers_that_count_have_to_be_probed() -> None:
     assert found.positions.tolist() == [[5], [8]]
     with pytest.raises(ProbeError, match="question '0' was not probed at 40 thinking tokens"):
         MarkerSchedule(5, 9).view(table)
-    with pytest.raises(ProbeError, match="in these traces nobody looked for any"):
+    with pytest.raises(ProbeError, match="these traces were not searched for any"):
         MarkerSchedule(5, 9).view(replace(table, marker_positions=None))
 
 
@@ -195,7 +195,7 @@ def test_how_many_markers_every_trace_was_probed_at(data: st.DataObject) -> None
     ]
     missing = [k for k in first_missing if k is not None]
     assert probed_markers(table) == (min(missing) if missing else None)
-    with pytest.raises(ProbeError, match="nobody looked for markers"):
+    with pytest.raises(ProbeError, match="not searched for markers"):
         probed_markers(replace(table, marker_positions=None))
 
 
