@@ -1,4 +1,4 @@
-"""The result of `assess` as ``assessment.json`` keeps it.
+"""The result of `assess`, as written to ``assessment.json``.
 
 Both protocols share these keys; `paper.analysis` adds its own.
 """
@@ -38,25 +38,25 @@ class AssessedWorkload:
     """What was probed."""
 
     n_questions: int
-    """In all parts."""
+    """Questions in all parts."""
     n_checkpoints: int
     """Most probes of a question."""
     budgets: tuple[int, ...]
-    """Thinking tokens at which all questions that think on were probed."""
+    """Thinking tokens at which every question still thinking was probed."""
     full_reference: str
     """What full thinking means: `natural` or `last-checkpoint`."""
     graded_by: Literal["gold", "agreement"]
-    """What says that an answer is right. By `agreement`, where gold is missing, it is right where
-    it is what full thinking answers: then every accuracy here is a share that agrees, and every
-    risk one that differs."""
+    """How answers are graded. By `agreement`, if gold is missing, an answer is right if it equals
+    full thinking's: then every accuracy here is a share that agrees, and every risk one that
+    differs."""
     truncated_share: float
     """Share of the traces that were cut off."""
     model: str | None
     """Its name; null for an archive."""
     engine: str | None
-    """What asked it, with its version."""
+    """The engine that ran it, with its version."""
     sha256: str
-    """Of the workload file, or of the archive."""
+    """SHA-256 of the workload file, or of the archive."""
     on_stop: Literal["answer"] | None = None
     """Only with `--on-stop answer`."""
 
@@ -96,8 +96,8 @@ class AssessmentResult:
     """Result that both protocols share."""
 
     alpha: float | None
-    """The risk asked for; null where none was: `promises` then compares several, and all else is at
-    the one that `matched_risk` names."""
+    """The risk asked for; null if none was: `promises` then compares several, and all else is at
+    the one in `matched_risk`."""
     delta: float
     """1 minus the confidence asked for."""
     run: str
@@ -107,7 +107,7 @@ class AssessmentResult:
     split: PartCounts
     """Questions in each part."""
     profile: Mapping[str, Share]
-    """Kinds of questions: of the fit questions; under the paper's protocol of all."""
+    """Kinds of questions, among the fit questions; under the paper's protocol, among all."""
     regime: PredictedRegime
     """What the profile predicts."""
     recommendation: Recommendation
@@ -123,7 +123,7 @@ class AssessmentResult:
 
 @dataclass(frozen=True)
 class LoadSaving:
-    """Saving of the advised rule at another load than the one it was chosen for."""
+    """Saving of the advised rule at a load other than the one it was chosen for."""
 
     in_flight: int
     """Requests that decode together."""
@@ -140,13 +140,13 @@ class StackCosts:
     operating_point: str | None
     """The rule that is priced, in words."""
     prices: Prices
-    """What tokens cost."""
+    """Prices of tokens."""
     by_load: tuple[LoadSaving, ...] | None = None
-    """Computed prices only: the same rule at other loads."""
+    """Only for computed prices: the same rule at other loads."""
     vllm: StackCost | None = None
-    """Only where asked for: the policy runs inside vLLM."""
+    """Only if asked for: the policy runs inside vLLM."""
     ladder: StackCost | None = None
-    """Only of a ladder: every reply at the price of its rung."""
+    """Only for a ladder: every reply at the price of its rung."""
     kv_fork: StackCost = field(metadata={"alias": "kv-fork"})
     """The server keeps the whole cache of a request."""
     prefix_cache: StackCost = field(metadata={"alias": "prefix-cache"})
@@ -156,7 +156,7 @@ class StackCosts:
 
     @property
     def by_stack(self) -> dict[str, StackCost]:
-        """Stacks that were priced, by name."""
+        """The priced stacks, by name."""
         named = {
             "vllm": self.vllm,
             "kv-fork": self.kv_fork,
@@ -180,46 +180,46 @@ class AssessedSettings:
     families: tuple[str, ...]
     """Rules that may be chosen."""
     loss: LossName | None = None
-    """What `alpha` limits, where that is not lost answers; `differs` without gold."""
+    """What `alpha` limits, if not lost answers; `differs` without gold."""
     also: tuple[Guarantee, ...] | None = None
-    """Only where asked for: further limits that hold at once."""
+    """Only if asked for: further limits that hold at once."""
     on_give_up: Literal["reply"] | None = None
-    """Only where asked for: a question that is given up gets the cheap reply."""
+    """Only if asked for: a question that is given up gets the cheap reply."""
 
 
 @dataclass(frozen=True)
 class Repeats:
     """How often a second full trace gives another answer, on fit questions sampled twice.
 
-    It is shown next to a promise about differing replies, and never subtracted from anything.
+    Shown next to a promise about differing replies, and never subtracted from it.
     """
 
     questions: int
-    """Fit questions that thought twice."""
+    """Fit questions sampled twice."""
     differing: int
-    """Of them, those that were answered differently the second time; no answer equals none."""
+    """Those answered differently the second time; a missing answer always differs."""
     share: float
-    """Their share: what agreement with full thinking can mean at all."""
+    """Their share: how often full thinking disagrees with itself."""
     ci95: tuple[float, float]
-    """Exact (Clopper-Pearson) interval of the share."""
+    """Exact (Clopper-Pearson) 95 % interval of the share."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AssessedRun(AssessmentResult, Shown):
-    """What to act on, from fit questions alone."""
+    """The deploy protocol's result, to act on, from fit questions alone."""
 
     rungs: tuple[AlwaysRung, ...] | None = None
-    """Only of a ladder: each rung served to everybody, on fit questions."""
+    """Only for a ladder: each rung always served, on fit questions."""
     given_up_share: float | None = None
-    """Only where the advised rule gives up: share of the fit questions that it gives up."""
+    """Only if the advised rule gives up: share of the fit questions that it gives up."""
     request_seconds: float | None = field(default=None, metadata={"present_with": "rungs"})
-    """Only of a ladder: mean seconds of a request under the advised rule, measured as those of each
-    rung. Times of the rungs that a climb asks add up, as it asks one after the other (at most, for
-    `rung-agreement`: it asks at once for replies that it is sure to need). Null where there is no
-    rule, or the times in `rungs` are null."""
+    """Only for a ladder: mean seconds of a request under the advised rule, measured like those of
+    each rung. Times of the rungs that a climb asks add up, because it asks one after the other; for
+    `rung-agreement` the sum is an upper limit, because it asks at once for replies that it is sure
+    to need. Null without a rule, or if the times in `rungs` are null."""
 
     protocol: Literal["deploy"] = "deploy"
-    """What to act on; the other protocol is the published analysis."""
+    """The protocol to act on; the other one is the published analysis."""
     matched_risk: tuple[FitComparison, ...]
     """One row, for the alpha asked for."""
     serving: StackCosts
@@ -227,18 +227,19 @@ class AssessedRun(AssessmentResult, Shown):
     fit_full_accuracy: float
     """Accuracy of full thinking on fit questions."""
     fit_saving_lower_pct: float | None
-    """One-sided 95 % lower limit of the net saving, on questions that had no part in the choice."""
+    """One-sided 95 % lower limit of the net saving: over resamples, each rule measured on questions
+    that had no part in its choice."""
     label_savings: tuple[LabelRow, ...]
-    """What the advised rule is expected to save by the number of labels."""
+    """Expected saving of the advised rule by the number of labels."""
     label_needs: tuple[LabelNeed, ...] | None = None
-    """Without gold only: gold labels that a promise about lost answers would take."""
+    """Only without gold: gold labels that a promise about lost answers would take."""
     repeats: Repeats | None = None
-    """Only where questions thought twice: full thinking against itself."""
+    """Only if questions were sampled twice: full thinking against itself."""
     chance_to_certify: float
     """Estimated probability that `calibrate` certifies a saving."""
     settings: AssessedSettings
     """What `calibrate` takes over."""
     asked: str | None = None
-    """All limits asked for in words, where they are not one on lost answers."""
+    """All limits asked for, in words, unless there is only one, on lost answers."""
     promises: tuple[Promise, ...] | None = None
     """Only without `--alpha`: what several risks would buy."""

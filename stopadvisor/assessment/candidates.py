@@ -1,9 +1,9 @@
 """Candidate rules: families on schedules, each measured on fit questions.
 
 Schedules are strides over the positions that all questions share, with an early or late start, and
-markers with a minimum gap; all end at a position from which on stopping loses no fit question.  For
-a ladder candidates say which rungs are asked, by which signal, along which path: few on purpose,
-since with 160 fit questions each further rule costs more than it gains.
+markers with a minimum gap; all end at a position after which stopping loses no fit question.  For a
+ladder, a candidate is a selection of rungs, a signal and a path.  There are few on purpose: with
+160 fit questions each further rule costs more than it gains.
 """
 
 from __future__ import annotations
@@ -49,30 +49,30 @@ __all__ = [
 ]  # fmt: skip
 
 _STRIDES = 3
-"""Number of strides: the smallest distance between probes, twice it and four times it."""
+"""Number of strides: the smallest distance between probes, then twice and four times as much."""
 _MOST_PROBES = 128
-"""Longer grids are thinned to every second position, or fourth, and so on: probes that close cost
-more than they save."""
+"""Longer grids are thinned to every second position, every fourth, and so on: probes this close
+together cost more than they save."""
 _FEW_POSITIONS = 16
-"""On grids this short it matters whether a stride begins at the first or ends at the last position,
-and learned rules read more features."""
+"""On grids up to this length it matters whether a stride begins at the first or ends at the last
+position, and learned rules read more features."""
 _GAPS = (64, 128, 256)
-"""Minimum numbers of thinking tokens between two probes at markers."""
+"""Minimum distances, in thinking tokens, between two probes at markers."""
 _LATE_QUANTILE = 0.05
-"""A late start omits positions that 95 % of fit traces pass: almost every question would pay for
+"""A late start skips positions that 95 % of fit traces pass: almost every question would pay for
 probes there."""
 _CAP_MARGIN = 1.25
-"""Factor on the first position from which on stopping loses no fit question: others may need a
-little longer."""
+"""Factor on the first position after which stopping loses no fit question: others may need a little
+longer."""
 _FROM_THE_START = ("run-stability", "confidence-leap", "agreement")
-"""Published families, tried only from the first probe on."""
+"""Published families, never tried with a late start."""
 
 
 def last_resort(fit: FitData) -> int | None:
     """Position at which every trace is stopped; None for none.
 
-    A quarter beyond the first position from which on stopping loses no fit question.  None under
-    the last-checkpoint reference, where the last checkpoint is such an end already.
+    It lies a quarter beyond the first position after which stopping loses no fit question.  None
+    under the last-checkpoint reference, where the last checkpoint is already such an end.
     """
     table, positions = fit.table, fit.positions
     if table.reference == "last-checkpoint" or not positions:
@@ -90,7 +90,7 @@ def last_resort(fit: FitData) -> int | None:
 def grid_schedules(fit: FitData, stop_at: int | None = None) -> tuple[GridSchedule, ...]:
     """Strides over the positions that all questions share, with an early and a late start.
 
-    Position 0, a probe before any thinking, is tried and omitted in turn.
+    Position 0, a probe before any thinking, is tried both with and without.
     """
     table, shared = fit.table, fit.positions
     longest = int(table.trace_tokens.max()) if stop_at is None else stop_at
@@ -119,9 +119,9 @@ def grid_schedules(fit: FitData, stop_at: int | None = None) -> tuple[GridSchedu
 
 
 def marker_schedules(fit: FitData, stop_at: int | None = None) -> tuple[MarkerSchedule, ...]:
-    """Markers with a minimum gap; none where markers were not recorded.
+    """Markers with a minimum gap; none if markers were not recorded.
 
-    Only schedules all of whose probes were made, on every question of every part.
+    Only schedules whose probes were all made, on every question of every part.
     """
     table = fit.table
     if table.marker_positions is None or table.reference == "last-checkpoint":
@@ -192,25 +192,26 @@ def _measured(
 _MOST_STEPS = 200
 """Most thresholds of a path."""
 _MOST_RUNGS = 3
-"""Up to this many rungs before the reference all selections are tried, beyond that all or one."""
+"""With up to this many rungs before the reference, every selection is tried; with more, all of them
+and each alone."""
 _RIDGE = 1.0
 _GIVING_UP = ("rung-confidence", "rung-learned")
-"""Families whose scores tell a reply that is wrong from one that is unsure.  A cap abandons every
-reply that it does not serve, at the same length; a first answer agrees with no other, so that its
-agreement says nothing."""
+"""Families whose scores tell wrong replies from unsure ones.  A cap abandons every reply that it
+does not serve, at the same length; and a first answer has no other to agree with, so its agreement
+says nothing."""
 _GIVEN_UP = 0.25
-"""With `reply`, the share of the replies that the boldest step of a path may give up."""
+"""With `reply`, the share of replies that the boldest step of a path may give up."""
 _LEVELS = 16
-"""Levels tried for each step, at even quantiles of the scores."""
+"""Levels tried for each step, at evenly spaced quantiles of the scores."""
 _PAYS = 2.0
-"""Standard errors by which giving up must save on fit questions: of several levels the best one is
-best by luck, too."""
+"""Standard errors by which giving up must save on fit questions, because the best of several levels
+is partly best by luck."""
 
 
 def _rung_candidates(
     fit: FitData, families: Sequence[str], on_give_up: OnGiveUp
 ) -> Iterator[ThresholdSequence]:
-    """Measure every family on the selections of rungs that suit it, giving up where that pays."""
+    """Measure each family on the selections of rungs that suit it, giving up if that pays."""
     rungs = rungs_of(fit.table)
     for columns in _selections(rungs):
         is_vote = any(len(block) > 1 for block in rungs.blocks if columns[-1] in block)
@@ -228,8 +229,8 @@ def _rung_candidates(
             if not climb.path:
                 continue
             gives_up = _giving_up(fit, climb, scores, on_give_up)
-            # Escalating takes the place of the plain rule: it costs less on fit questions, and no
-            # reply more is lost, though a drop may gain fewer.
+            # Escalating replaces the plain rule: it costs less on fit questions and loses no more
+            # replies, though a drop may gain fewer.
             if gives_up is None or on_give_up == "reply":
                 yield sequence_of(fit, _rule(climb, fit, scores))
             if gives_up is not None:
@@ -238,14 +239,14 @@ def _rung_candidates(
 
 @dataclass(frozen=True)
 class AlwaysRung:
-    """One rung served to everybody, without a rule."""
+    """Always the same rung, without a rule."""
 
     name: str
     """The rung."""
     replies: int
-    """Replies asked of it; where there are several, their plurality is served."""
+    """Replies asked of it; if several, the plurality answer is served."""
     saving_pct: float
-    """Saving against the reference, at the prices of the ladder."""
+    """Saving against the reference, at the ladder's prices."""
     token_saving_pct: float
     """Saving in decoded tokens."""
     risk: float
@@ -253,12 +254,12 @@ class AlwaysRung:
     accuracy: float
     """Share answered right."""
     request_seconds: float | None
-    """Mean seconds of a request at the recording's concurrency; null unless every reply was timed
-    and each rung is asked once."""
+    """Mean seconds of a request at the concurrency of the recording; null unless every reply was
+    timed and each rung is asked once."""
 
 
 def always_rungs(fit: FitData) -> tuple[AlwaysRung, ...]:
-    """Cost and loss of each rung alone on fit questions; empty where there is no ladder."""
+    """Cost and loss of each rung alone on fit questions; empty without a ladder."""
     rungs, table = fit.table.rungs, fit.table
     if rungs is None:
         return ()
@@ -281,7 +282,7 @@ def always_rungs(fit: FitData) -> tuple[AlwaysRung, ...]:
 
 
 def _selections(rungs: Rungs) -> Iterator[tuple[int, ...]]:
-    """Columns that may be asked before the reference; all samples of a rung or none."""
+    """Sets of columns to ask before the reference; all samples of a rung or none."""
     before = [tuple(block) for block in rungs.blocks[:-1]]
     if len(rungs.blocks[-1]) > 1:
         before.append(tuple(rungs.blocks[-1])[:-1])
@@ -321,8 +322,8 @@ def _path(
 ) -> tuple[tuple[float, ...], ...]:
     """Thresholds from bold to careful: one score for all rungs, or `separate` quantiles of each.
 
-    The boldest of the separate ones is the lowest score, cut replies included: the cap under which
-    they were recorded.
+    The boldest separate threshold is the lowest score of all replies, cut ones included: the cap
+    under which they were recorded.
     """
     if separate:
         each = [np.sort(scores[ended, k]) for k, ended in enumerate(served.T)]
@@ -343,7 +344,7 @@ def _path(
 def _learned(
     fit: FitData, columns: tuple[int, ...], *, with_logprob: bool
 ) -> tuple[LinearModel, FloatArray] | None:
-    """Log-odds that serving a reply loses nothing, by one model of all rungs; also out of fold."""
+    """One model for all rungs that serving a reply loses nothing, and its out-of-fold log-odds."""
     table, rungs = fit.table, rungs_of(fit.table)
     names: tuple[str, ...] = RUNG_FEATURES if with_logprob else RUNG_FEATURES[:-1]
     if len(columns) == 1:
@@ -360,12 +361,13 @@ def _learned(
 def _giving_up(
     fit: FitData, climb: Climb, scores: FloatArray, on_give_up: OnGiveUp
 ) -> Climb | None:
-    """The rule with a level for each step, below which it gives up; None where none pays.
+    """The rule with a level for each step, below which it gives up; None if none pays.
 
-    With `escalate` any rung but the last cheap one may give up.  Each step has the level that saves
-    most of those that save `_PAYS` standard errors, or one below all scores seen; all rungs share
-    it, as they share the threshold.  With `reply` the boldest step gives up the lowest quarter of
-    the replies and the most careful one none; the test counts what that loses.
+    With `escalate` any rung but the last cheap one may give up.  Each step gets the level that
+    saves most among those that save more than `_PAYS` standard errors, or else the lowest, which
+    gives up nothing; all rungs share it, as they share the threshold.  With `reply` the boldest
+    step gives up the lowest quarter of the replies and the most careful one none; the test counts
+    the losses.
     """
     rungs, columns = rungs_of(fit.table), list(climb.columns)
     sampled = any(len(block) > 1 and block[0] in columns for block in rungs.blocks)

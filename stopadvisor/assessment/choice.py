@@ -1,6 +1,7 @@
-"""Choose on fit questions a rule and the thresholds along which it will be tested.
+"""Choose a rule, and the thresholds along which it will be tested, on fit questions.
 
-It is complete before any calibration question is opened; `certification.calibration` tests it.
+The choice is complete before any calibration question is opened; `certification.calibration` tests
+it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from stopadvisor.stats.intervals import Interval
 __all__ = ["Choice", "FitComparison", "FitRule", "Settings", "choose"]
 
 _LABELS = (100, 200, 400, 800, 1600, 3200)
-"""Calibration questions for which the expected saving is computed."""
+"""Numbers of calibration questions for which the expected saving is computed."""
 _FIGURES = (
     "risk", "accuracy", "think_saving_pct", "total_saving_pct", "uncut_saving_pct",
     "answer_saving_pct",
@@ -50,24 +51,25 @@ _FIGURES = (
 
 @dataclass(frozen=True, kw_only=True)
 class FitRule:
-    """A rule at the threshold that calibration is expected to certify; measured out of fold."""
+    """A rule at the threshold that calibration is expected to certify, measured out of fold."""
 
     feasible: bool
-    """Whether a threshold keeps the risk."""
+    """Whether some threshold keeps the risk."""
     family: str
     """The best rule of its kind."""
     threshold: float | None
-    """Stop when the score reaches it; null, as what follows, where no threshold keeps the risk."""
+    """Stop when the score reaches it; null, like the figures below, if no threshold keeps the
+    risk."""
     candidates: int
     """Thresholds tried."""
     schedule: tuple[int, ...] | None
-    """Thinking tokens at which it probes; null where each trace has its own."""
+    """Thinking tokens at which it probes; null if each trace has positions of its own."""
     where: str
     """The same in words."""
     expected_saving_pct: float
-    """Net saving that calibration is expected to certify: mean over imitated calibrations."""
+    """Net saving that calibration is expected to certify: mean over simulated calibrations."""
     fit_risk: float | None
-    """Share lost of the fit questions, out of fold."""
+    """Mean loss on fit questions, out of fold."""
     fit_accuracy: float | None
     """Accuracy with stopping."""
     fit_think_saving_pct: float | None
@@ -77,7 +79,7 @@ class FitRule:
     fit_uncut_saving_pct: float | None
     """Net saving on traces that were not cut off."""
     fit_answer_saving_pct: float | None = None
-    """With `--on-stop answer` only: tokens of the visible answer that are saved."""
+    """Only with `--on-stop answer`: saving in tokens of the visible answer."""
 
 
 @dataclass(frozen=True)
@@ -91,9 +93,9 @@ class FitComparison:
     scalar: FitRule | None
     """The best rule of one signal."""
     fixed_budget: FitRule | None
-    """The best fixed budget, without any probe before."""
+    """The best fixed budget, without an earlier probe."""
     agreement: FitRule | None
-    """The best rule of equal answers."""
+    """The best rule that counts equal answers."""
     delta_saving_pp: Interval | None
     """Saving of learned minus scalar, in percentage points."""
     verdict: str
@@ -101,51 +103,50 @@ class FitComparison:
 
     @property
     def kinds(self) -> tuple[FitRule, ...]:
-        """The best rule of each kind; one may be the best of two."""
+        """The best rule of each kind; one that is best of two kinds appears once."""
         found = (self.learned, self.scalar, self.agreement, self.fixed_budget)
         return tuple({(rule.family, rule.where): rule for rule in found if rule}.values())
 
     @classmethod
     def empty(cls, alpha: float) -> FitComparison:
-        """No rule of any kind."""
+        """Comparison without any rule."""
         return cls(alpha, None, None, None, None, None, "inconclusive")
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Everything that fit questions decide; calibration changes none of it."""
+    """All that fit questions decide; calibration changes none of it."""
 
     settings: Settings
     fit: FitData
     n_calibration: int
     comparison: FitComparison
     nothing: str | None = None
-    """Why there is no rule to choose; then there is no sequence either."""
+    """Why there is no rule to choose, and so no sequence."""
     sequences: tuple[ThresholdSequence, ...] = ()
     """What calibration will test: the advised sequence at all of delta, then perhaps a second one
-    at what the exact test of the first leaves of it."""
+    at the part of delta that the exact test of the first leaves."""
     compared: tuple[ThresholdSequence, ...] = ()
-    """The best sequence of each kind and those that are tested, each once."""
+    """The best sequence of each kind and the tested ones, each once."""
     advised: ThresholdSequence | None = None
-    """None where no rule is expected to save anything."""
+    """None if no rule is expected to save anything."""
     advised_index: int = -1
     advised_point: FitRule | None = None
     saving_lower: float | None = None
-    """One-sided 95 % lower limit of the net saving (percent): chosen in a resample, measured on
-    the questions outside it."""
+    """One-sided 95 % lower limit of the net saving (percent); see `rated.saving_lower`."""
     probability: float = 0.0
-    """Probability that calibration certifies some positive saving, at the fit risk: that of the
-    likelier sequence, each tested at its own share of delta."""
+    """Estimated probability that calibration certifies a saving, if the risk is that on fit
+    questions: of the likelier sequence, each tested at its own share of delta."""
     label_savings: Mapping[int, float] = field(default_factory=dict)
     """Expected saving of the advised rule (percent), by the number of calibration questions."""
     margin: float = SIMPLER_WITHIN
     """Points of saving by which a learned rule must lead simpler ones."""
     counted: tuple[int, ...] = ()
-    """Calibration questions that each guarantee counts; empty for all of them."""
+    """Number of calibration questions that each guarantee counts; empty for all of them."""
 
     @property
     def n_fit(self) -> int:
-        """Fit questions on which the choice was made."""
+        """Number of fit questions on which the choice was made."""
         return self.fit.table.n_questions
 
     @property
@@ -155,9 +156,9 @@ class Choice:
 
     @property
     def risk_to_expect(self) -> float:
-        """Fit risk at which labels are counted: that of the first sequence that saves, 0 if none.
+        """Risk that label counts assume: on fit, that of the first sequence that saves, 0 if none.
 
-        A second one may lose less, but only the first is tested at all of delta.
+        A second sequence may lose less, but only the first is tested at all of delta.
         """
         risks = (sequence.useful_risk for sequence in self.sequences)
         return min(next((risk for risk in risks if risk is not None), 0.0), 0.999)
@@ -169,7 +170,7 @@ class Choice:
 
     @property
     def given_up_share(self) -> float | None:
-        """Share of fit questions that the advised rule gives up; None for one that never does."""
+        """Share of fit questions that the advised rule gives up; None if it never gives up."""
         rule, k = self.advised, self.advised_index
         climb = None if rule is None or k < 0 else rule.scorer.schedule
         if rule is None or not isinstance(climb, Climb) or not climb.give_up:
@@ -178,27 +179,27 @@ class Choice:
 
     @property
     def request_seconds(self) -> float | None:
-        """Mean time of a request under the advised rule; None where it was not measured."""
+        """Mean seconds of a request under the advised rule; None if not measured."""
         rule, k = self.advised, self.advised_index
         if rule is None or k < 0 or rule.view.rungs is None:
             return None
         seconds = rule.view.rungs.spent.seconds
-        # The last column is the reference, which is served too where a question never stops.
+        # The last column is the reference, which also serves questions that never stop.
         at = np.minimum(rule.curve.stops(k), seconds.shape[1] - 1)
         return known_mean(np.take_along_axis(seconds, at[:, None], axis=1))
 
     def deltas(self, n_counted: int, traces: int = 1) -> tuple[float, ...]:
-        """Error probability of each sequence that is tested; their sum is at most delta."""
+        """Error probability of each sequence's test; their sum is at most delta."""
         settings, rest = self.settings, 0.0
-        # What several limits or two traces leave of delta is not known exactly.
+        # With several limits or two traces, the part of delta left is not known exactly.
         if settings.is_plain and traces == 1:
             rest = unspent(n_counted, settings.alpha, settings.delta)
         return (settings.delta, rest)[: len(self.sequences)]
 
     def serving(self, weights: Weights | None = None) -> Mapping[Serving, StackCost]:
-        """Cost of the advised rule under every serving regime; empty where none is advised.
+        """Cost of the advised rule under every serving regime; empty if none is advised.
 
-        `weights` are those of another load than the settings'.
+        `weights` replace those of the settings, for another load.
         """
         sequence, settings = self.advised, self.settings
         if sequence is None or self.advised_index < 0:
@@ -220,32 +221,31 @@ def choose(
     others: ProbeTable | None = None,
     rules: RulesOnFit | None = None,
 ) -> Choice:
-    """Choose family, schedule and threshold order from fit questions alone.
+    """Choose family, schedule and testing order from fit questions alone.
 
     Parameters
     ----------
     n_calibration : int
         Number of calibration questions that the test will count.
     categories : mapping, optional
-        Calibration questions of each category; by default their share of fit questions.
+        Number of calibration questions of each category; by default in proportion to fit questions.
     others : ProbeTable, optional
-        Questions of the other parts, without outcomes: no rule probes where one of them was not
-        probed.
+        Questions of the other parts, without outcomes: rules probe only where these were probed.
     rules : RulesOnFit, optional
-        Rules measured on these questions before, for another alpha.
+        Rules already measured on these questions, at another alpha.
 
     Raises
     ------
     CalibrationError
-        Questions of another type, or too few of them.
+        The questions are not fit questions, or too few.
     NothingToChoose
         Alpha is not below the full-thinking accuracy, or no rule can be measured.
 
     Notes
     -----
-    Departs from the paper, which compares families at thresholds chosen once: frozen thresholds
-    tell two equal families apart far too often.  Here thresholds, schedules and families are
-    chosen again in each resample.
+    Departs from the paper, which compares families at thresholds chosen once: with frozen
+    thresholds two equal families seem to differ far too often.  Here thresholds, schedules and
+    families are chosen again in each resample.
     """
     rules = rules or RulesOnFit.measure(fit_table, settings, others)
     fit = rules.fit
@@ -253,7 +253,7 @@ def choose(
     if settings.limits_accuracy and settings.alpha >= full_accuracy:
         raise NothingToChoose(
             f"alpha must be below the full-thinking accuracy ({full_accuracy:.3f} on fit "
-            f"questions), got {settings.alpha!r}: never being right would meet it"
+            f"questions), got {settings.alpha!r}: always being wrong would meet it"
         )
     ranking = rules.ranked(n_calibration, settings, categories)
     limit, advised, tested = ranking.limit, ranking.advised, ranking.tested
@@ -326,7 +326,7 @@ def _fit_point(fit: FitData, rated: RatedRule, limit: FitLimits) -> FitRule:
 
 
 def _asked_at(scorer: Scorer, threshold: float | None) -> tuple[tuple[int, ...] | None, str]:
-    """Where a rule probes: in thinking tokens if traces share its positions, and in words."""
+    """Where a rule probes: its positions if all traces share them, and words."""
     schedule = scorer.schedule
     if scorer.family == FIXED_BUDGET:
         if threshold is None:

@@ -1,7 +1,7 @@
-"""Assess a source: profile, evidence, serving costs, recommendation and remarks as one result.
+"""Assess a source: profile, evidence, serving costs, recommendation and remarks in one result.
 
-Only outcomes of fit questions are read; `paper.analysis` does the same under the paper's protocol,
-over all questions.
+Only outcomes of fit questions are read.  `paper.analysis` does the same on all questions, under the
+paper's protocol.
 """
 
 from __future__ import annotations
@@ -68,15 +68,15 @@ class FitAssessment:
     recommendation: Recommendation
     choice: Choice
     repeats: Repeats | None = None
-    """None where no question was sampled twice."""
+    """None if no question was sampled twice."""
     promises: tuple[Promise, ...] | None = None
-    """Only without an alpha: what several would buy; that of the settings is the proposed one."""
+    """Only if no alpha was given: what several would buy; the settings have the proposed one."""
     rungs: tuple[AlwaysRung, ...] = ()
-    """Each rung of a ladder served to everybody; empty where one trace is probed."""
+    """Each rung of a ladder, always served; empty for probes of one trace."""
 
     @property
     def label_savings(self) -> tuple[LabelRow, ...]:
-        """Expected saving by the number of labels; empty where no rule is advised."""
+        """Expected saving by the number of labels; empty if no rule is advised."""
         counts = self.source.counts()
         share = counts["calibration"] / sum(counts.values())
         return tuple(
@@ -92,8 +92,8 @@ class FitAssessment:
     def result(self, loads: Sequence[Weights] = ()) -> AssessedRun:
         """Content of ``assessment.json``: the same fit questions give the same bytes.
 
-        `loads` are prices at other loads, at which the advised rule is priced too.  The caller adds
-        the headline and remarks on the sample.
+        `loads` are prices at other loads, for which the advised rule is priced too.  The caller
+        adds the headline and remarks on the sample.
         """
         choice, settings, source = self.choice, self.choice.settings, self.source
         fit, counts = source.part("fit"), source.counts()
@@ -150,7 +150,7 @@ def assess(
 ) -> FitAssessment:
     """Assess under the deploy protocol, from fit questions alone.
 
-    Where there is no rule to choose, the advice is full thinking.
+    If there is no rule to choose, the advice is full thinking.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ def assess(
         Compare what several alphas would buy, and assess at the proposed one instead of the
         settings' own.
     traces : int, optional
-        Traces of each calibration question that will count; by default two where all have a second.
+        Traces of each calibration question that will count; by default two if all have a second.
 
     Raises CalibrationError: a part has too few questions, or the families read signals that these
     probes lack.
@@ -208,9 +208,9 @@ def assess(
 
 
 def advice_profile(fit: FitQuestions, *, rng: np.random.Generator) -> Profile:
-    """Profile of fit questions, one trace of each group.
+    """Profile of fit questions, one trace per group.
 
-    Along the positions that all questions share, or else along each question's own.
+    Follows the positions that all questions share, or else each question's own.
     """
     require_fit(fit)
     table = fit.take(calibration_rows(fit))
@@ -220,7 +220,7 @@ def advice_profile(fit: FitQuestions, *, rng: np.random.Generator) -> Profile:
 
 
 def check_labels(table: GradedTable) -> None:
-    """Raise NothingToChoose where all answers are right, or all wrong: nothing can be learned."""
+    """Raise NothingToChoose if all answers are right, or all wrong: nothing can be learned."""
     correct = table.stop_correct
     if correct.all() or not correct.any():
         kind = "forced" if table.on_stop == "probe" else "visible"
@@ -239,7 +239,7 @@ def check_labels(table: GradedTable) -> None:
 
 
 def _repeats(fit: FitQuestions) -> Repeats | None:
-    """Compare the first two traces of each fit question; None where none has two."""
+    """Compare the first two traces of each fit question; None if none has two."""
     second = {key: row for row, key in enumerate(fit.keys) if fit.samples[row] == 1}
     pairs = [
         (row, second[key])
@@ -288,7 +288,7 @@ def _stack_costs(choice: Choice, loads: Sequence[Weights]) -> StackCosts:
 
 
 _NO_COST = StackCost(None, None, None, None, None, None, None, None)
-"""Where no rule is advised."""
+"""The cost if no rule is advised."""
 
 
 # --- Remarks --------------------------------------------------------------------------------------
@@ -317,7 +317,7 @@ def remarks_on_sample(source: Source, result: AssessmentResult) -> list[str]:
 
 
 def meaning_of_cut(differs: bool) -> str:
-    """What a trace that was cut off means for a promise about differing or lost replies."""
+    """Say what a trace that was cut off means for a promise about differing or lost replies."""
     if differs:
         return "a stop there counts as one that differs"
     return "a question cut off cannot be lost"
@@ -326,12 +326,12 @@ def meaning_of_cut(differs: bool) -> str:
 def remarks_on_promise(
     source: Source, alpha: float, accuracy: float, graded_by: GradedBy = "gold"
 ) -> list[str]:
-    """Remarks on the promise and what it rests on."""
+    """Remarks on the promise and its basis."""
     found = []
     if graded_by == "agreement":
         found.append(
-            "no gold for every fit question: a reply counts as right where it is what full "
-            "thinking answers, in the profile, in every risk and in what rules learn"
+            "some fit questions have no gold: a reply counts as right if it equals full "
+            "thinking's, in the profile, in every risk and in what rules learn"
         )
     elif remark := alpha_remark(alpha, accuracy):
         found.append(remark)

@@ -1,7 +1,7 @@
 """Accuracy against cost, and other figures of a choice on fit questions.
 
-A frontier holds the mean cost and accuracy of a rule, a point per threshold; that of fixed budgets
-has a point per budget.  The gain is the height of the first above the second at equal cost.
+A rule's frontier has a point (mean cost, accuracy) per threshold; that of fixed budgets has one per
+budget.  The gain is the height of the first above the second at equal cost.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ __all__ = [
 ]  # fmt: skip
 
 Interpolation = Literal["linear", "nearest", "floor", "ceiling"]
-"""How the accuracy between two fixed budgets is read (paper, Table "Interpolation sensitivity")."""
+"""How to interpolate accuracy between fixed budgets (paper, Table "Interpolation sensitivity")."""
 
 
 @dataclass(frozen=True)
 class Frontier:
-    """Mean cost and accuracy, a point per threshold or budget."""
+    """Mean cost and accuracy per threshold or budget."""
 
     at: FloatArray  # (n_points,)
     """Thresholds on the scale of the scores, or budgets in tokens."""
     cost: FloatArray  # (n_points,)
-    """Mean per question, in the unit of the costs given."""
+    """Mean cost per question, in the unit of the costs given."""
     accuracy: FloatArray  # (n_points,)
-    """Share in 0–1."""
+    """Share of right answers, 0 to 1."""
 
 
 # --- From scores, as in the paper: everything stops at the last checkpoint ------------------------
@@ -54,8 +54,8 @@ def grid_frontier(
 ) -> Frontier:
     """Frontier of one rule that stops at the first checkpoint whose score reaches a threshold.
 
-    `scores`, `cost` and `correct` have shape (n_questions, n_checkpoints); a question none of whose
-    scores reaches the threshold stops at the last checkpoint.  `thresholds` are distinct, in any
+    `scores`, `cost` and `correct` have shape (n_questions, n_checkpoints); a question whose scores
+    never reach the threshold stops at the last checkpoint.  `thresholds` are distinct, in any
     order, and the points keep that order.  Paper, Section "Training and Metrics".
     """
     order = np.argsort(-thresholds)
@@ -85,11 +85,10 @@ def fixed_accuracy(
     """Accuracy of fixed budgets at given costs, in the shape of `cost`.
 
     ``floor`` takes the most expensive budget that costs no more, ``ceiling`` the cheapest that
-    costs no less, ``nearest`` the cheaper of two that are equally near; outside the range all take
-    the nearer end.  CalibrationError where the costs of fixed budgets descend.
+    costs no less, and ``nearest`` the cheaper of two equally near ones; outside the range all take
+    the nearer end.  CalibrationError if the costs of fixed budgets descend.
 
-    Paper, Eq. for G(tau), which reads linearly, and Appendix, "Fixed-budget interpolation
-    sensitivity".
+    Paper, Eq. for G(tau), which is linear, and Appendix, "Fixed-budget interpolation sensitivity".
     """
     if np.any(np.diff(fixed.cost) < 0):
         raise CalibrationError("costs of fixed budgets must not descend")
@@ -108,9 +107,9 @@ def fixed_accuracy(
 
 
 def gains(rule: Frontier, fixed: Frontier, how: Interpolation = "linear") -> NDArray[np.float64]:
-    """G(tau): accuracy of a rule minus that of fixed budgets at the same cost, at each point.
+    """G(tau) at each point: accuracy of a rule minus that of fixed budgets at the same cost.
 
-    Its maximum is the paper's peak gain.
+    The maximum is the paper's peak gain.
     """
     return rule.accuracy - fixed_accuracy(fixed, rule.cost, how)
 
@@ -129,7 +128,7 @@ def sequence_frontier(sequence: ThresholdSequence) -> Frontier:
 def served_budget_frontier(fit: FitData) -> Frontier:
     """Frontier of closing every trace at one budget and asking once.
 
-    A shorter trace ends by itself, with the reference's answer and no probe.  ProbeError where the
+    A shorter trace ends by itself, with the reference's answer and no probe.  ProbeError if the
     questions share no probed position.
     """
     view = grid_view(fit.table)
@@ -142,21 +141,21 @@ def served_budget_frontier(fit: FitData) -> Frontier:
 # --- Figures for the report -----------------------------------------------------------------------
 
 ALPHAS = (0.01, 0.02, 0.03, 0.05, 0.075, 0.10, 0.125, 0.15, 0.175, 0.20, 0.25, 0.30)
-"""Further risk targets at which the saving is computed."""
+"""Other risk limits at which the saving is computed."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A frontier to draw: thresholds or budgets with their cost and accuracy."""
+    """A frontier to plot: thresholds or budgets with their cost and accuracy."""
 
     name: str
     """The rule."""
     at: Numbers
     """Thresholds on the scale people know, or budgets in tokens."""
     cost: tuple[float, ...]
-    """Percent of what full thinking costs."""
+    """Cost in percent of full thinking's."""
     accuracy: tuple[float, ...]
-    """Share in 0–1."""
+    """Share of right answers, 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -165,13 +164,13 @@ class AlphaSavings:
 
     alphas: tuple[float, ...]
     savings: dict[str, tuple[float | None, ...]]
-    """Percent by family; None where no threshold keeps the risk."""
+    """Percent by family; None if no threshold keeps the risk."""
 
 
 def displayed(family: str, thresholds: FloatArray) -> FloatArray:
     """Thresholds on the scale that people know.
 
-    Confidences are cut at 1: the first threshold of a sequence lies above every score.
+    Confidences are capped at 1, because the first threshold of a sequence lies above every score.
     """
     shown = np.array([display_threshold(family, t) for t in thresholds])
     return np.minimum(shown, 1.0) if family in ("confidence", "deer") else shown
@@ -181,13 +180,13 @@ def displayed(family: str, thresholds: FloatArray) -> FloatArray:
 
 
 def _curve(name: str, frontier: Frontier, at: FloatArray, full_cost: float) -> Curve:
-    """A frontier with its cost in percent of full thinking."""
+    """The curve of a frontier, with costs in percent of full thinking's."""
     cost = 100 * frontier.cost / full_cost
     return Curve(name, numbers(at), tuple(cost.tolist()), tuple(frontier.accuracy.tolist()))
 
 
 def fit_curves(fit: FitData, rules: Sequence[ThresholdSequence]) -> tuple[Curve, ...]:
-    """A curve for each rule, out of fold."""
+    """A curve per rule, out of fold."""
     full_cost = float(fit.full_cost.mean())
     return tuple(
         _curve(
@@ -201,7 +200,7 @@ def fit_curves(fit: FitData, rules: Sequence[ThresholdSequence]) -> tuple[Curve,
 
 
 def fixed_curve(fit: FitData) -> Curve:
-    """Curve of fixed budgets; for a ladder, of each rung served to everybody."""
+    """Curve of fixed budgets; for a ladder, of always serving one rung."""
     table, full = fit.table, fit.full_cost
     if table.rungs is not None:
         columns = np.array([k for block in table.rungs.blocks for k in {block[0], block[-1]}])
@@ -213,10 +212,7 @@ def fixed_curve(fit: FitData) -> Curve:
 
 
 def accuracy_at_cost(fixed: Curve, cost: float) -> float | None:
-    """Accuracy of fixed budgets at that cost.
-
-    None outside the budgets' range, or where their costs are out of order.
-    """
+    """Accuracy of fixed budgets at a cost; None outside their range, or if their costs descend."""
     if np.any(np.diff(fixed.cost) < 0):
         return None
     if not fixed.cost[0] <= cost <= fixed.cost[-1]:
@@ -244,19 +240,19 @@ def savings_by_alpha(choice: Choice) -> AlphaSavings:
 
 @dataclass(frozen=True)
 class Ending:
-    """Where a rule ends the fit questions, at the threshold that alpha allows."""
+    """Where a rule ends each fit question, at the threshold that alpha allows."""
 
     rule: ThresholdSequence
     stops: IntArray  # (n_questions,)
-    """Checkpoint; their number for never."""
+    """Checkpoint of the stop; n_checkpoints for never."""
     positions: IntArray  # (n_questions,)
-    """Thinking tokens; `NO_PROBE` where it thinks to the end."""
+    """Thinking tokens at the stop; `NO_PROBE` for never."""
     correct: BoolArray  # (n_questions,)
     """Whether the reply is right."""
 
 
 def endings_of(choice: Choice) -> tuple[Ending, ...]:
-    """Endings of every compared rule that alpha allows to stop."""
+    """Endings under each compared rule that may stop at this alpha."""
     found, limit = [], fit_limit(choice.n_calibration, choice.settings, choice.counted)
     for sequence in choice.compared:
         index, view = sequence.index(limit), sequence.view

@@ -1,6 +1,6 @@
 """How many losses a calibration allows, and the corresponding limits on fit questions.
 
-For a drop the limit depends on the gains, and a category counts its own questions, so every limited
+For a drop the limit depends on the gains, and a category has questions of its own, so each limited
 loss has its own counts.
 """
 
@@ -31,13 +31,13 @@ class BlockCounts:
     """Counts of one loss on fit questions, by block and threshold."""
 
     lost: FloatArray  # (n_blocks, n_thresholds)
-    gained: FloatArray | None  # (n_blocks, n_thresholds); None where nothing counts -1
+    gained: FloatArray | None  # (n_blocks, n_thresholds); None if nothing counts -1
     sizes: FloatArray  # (n_blocks,)
-    """Questions that the loss counts."""
+    """Questions that the loss counts, per block."""
 
     @cached_property
     def _steps(self) -> tuple[IntArray, FloatArray, FloatArray | None]:
-        """First threshold of each run of equal counts, and the counts there."""
+        """First threshold of each run of equal counts, and the counts (lost, gained) there."""
         changed = (self.lost[:, 1:] != self.lost[:, :-1]).any(axis=0)
         if self.gained is not None:
             changed |= (self.gained[:, 1:] != self.gained[:, :-1]).any(axis=0)
@@ -45,15 +45,14 @@ class BlockCounts:
         return first, self.lost[:, first], None if self.gained is None else self.gained[:, first]
 
     def counted(self, draws: FloatArray) -> FloatArray:
-        """Questions that the loss counts in each draw, (n_draws,)."""
+        """Number of questions that the loss counts in each draw, (n_draws,)."""
         return (draws @ self.sizes.astype(np.float32)).astype(np.float64)
 
     def in_draws(self, draws: FloatArray) -> tuple[IntArray, FloatArray, FloatArray]:
-        """Lost and gained in drawn blocks, once per run of thresholds with equal counts.
+        """Lost and gained in each draw of blocks, once per run of thresholds with equal counts.
 
-        `draws` have shape (n_draws, n_blocks).  Returns the first threshold of each run,
-        (n_steps,), and the counts, (n_draws, n_steps); gained is (n_draws, 1) where nothing
-        counts -1.
+        `draws` has shape (n_draws, n_blocks).  Returns the first threshold of each run, (n_steps,),
+        and lost and gained, (n_draws, n_steps); gained is (n_draws, 1) if nothing counts -1.
         """
         first, lost, gained = self._steps
         none = np.zeros((len(draws), 1))
@@ -62,7 +61,7 @@ class BlockCounts:
     def last(self, over: BoolArray) -> IntArray:
         """Last threshold before the first that is over, in each draw; -1 for none.
 
-        `over`, (n_draws, n_steps), is about the runs of thresholds that `in_draws` returns.
+        `over`, (n_draws, n_steps), has a column per run of thresholds of `in_draws`.
         """
         first, n_thresholds = self._steps[0], self.lost.shape[1]
         ends = np.where(over.any(axis=1), first[over.argmax(axis=1)], n_thresholds)
@@ -77,33 +76,33 @@ class BlockCounts:
 
 @dataclass(frozen=True)
 class Shares:
-    """Shares of the counted questions, with one trace each."""
+    """Shares of the counted questions that are lost and gained, with one trace each."""
 
     lost: float = 0.0
     gained: float = 0.0
     lost_again: float = 0.5
-    """Share of the lost questions that a second trace loses too; .43 to .69 on MATH-500."""
+    """Share of the lost questions that a second trace loses too; 0.43 to 0.69 on MATH-500."""
 
     @property
     def of_pairs(self) -> tuple[float, float]:
-        """With two traces: shares of questions with both lost, and with none lost."""
+        """With two traces, the shares of questions that lose both and none."""
         both = self.lost * self.lost_again
         return both, max(1 - 2 * self.lost + both, 0.0)
 
 
 @dataclass(frozen=True)
 class FitLimits:
-    """Limits of calibration, applied to fit questions; an entry per limited loss."""
+    """Limits of calibration, scaled to fit questions; an entry per limited loss."""
 
     most: tuple[FloatArray | IntArray, ...]
-    """Most lost of `n` questions, by the number gained; one entry where nothing counts -1."""
+    """Most lost of `n` questions, by the number gained; one entry if nothing counts -1."""
     n: tuple[float, ...]
-    """Calibration questions that each loss counts."""
+    """Number of calibration questions that each loss counts."""
 
     def last(self, counts: Sequence[BlockCounts], draws: FloatArray) -> IntArray:
         """Last threshold before the first that exceeds a limit, in each draw; -1 for none.
 
-        The same walk as calibration's.  `draws`, (n_draws, n_blocks), say how often each block is
+        Walks as calibration does.  `draws`, (n_draws, n_blocks), says how often each block is
         drawn.
         """
         found = []
@@ -121,13 +120,13 @@ class FitLimits:
 
 
 def allowed(most: FloatArray | IntArray, gained: FloatArray | IntArray | float) -> FloatArray:
-    """Look up the most lost for given gains."""
+    """Most lost for these gains, rounded to whole ones."""
     at = np.clip(np.rint(gained), 0, most.size - 1).astype(np.int64)
     return np.asarray(most[at], dtype=np.float64)
 
 
 def counted_rows(table: ProbeTable, guarantee: Guarantee) -> IntArray:
-    """Rows that a guarantee counts."""
+    """Rows that a guarantee counts: those of its category, or all."""
     if guarantee.category is None:
         return np.arange(table.n_questions)
     return np.flatnonzero([category == guarantee.category for category in table.categories])
@@ -158,7 +157,7 @@ def block_counts(
 def most_of(guarantee: Guarantee, n: int, delta: float, traces: int = 1) -> IntArray:
     """Most lost of `n` questions that pass, by the number gained; one entry for binary losses.
 
-    With two traces: most questions with both lost, by the number of questions with none lost.
+    With two traces, the most questions that lose both, by the number that lose none.
     """
     if n < 1 or (guarantee.counted.is_binary and traces == 1):
         return np.array([max_losses(n, guarantee.alpha, delta)])
@@ -166,15 +165,15 @@ def most_of(guarantee: Guarantee, n: int, delta: float, traces: int = 1) -> IntA
 
 
 def _limit(guarantee: Guarantee) -> float:
-    """Limit of the mean in the trinomial test: the drop, or share both lost minus none lost."""
+    """Limit of the mean in the trinomial test: of the drop, or of "both lost minus none lost"."""
     is_binary = guarantee.counted.is_binary
     return limit_of_pairs(guarantee.alpha) if is_binary else guarantee.alpha
 
 
 def expected_most(guarantee: Guarantee, n: int, settings: Settings) -> IntArray:
-    """`most_of`, for one trace of each of `n` questions.
+    """`most_of` for one trace of each of `n` questions.
 
-    Where two traces will count this is a forecast: half of the lost questions are lost again.
+    If two traces will count, this is a forecast: half of the lost questions are lost again.
     """
     most = most_of(guarantee, n, settings.delta, settings.traces)
     if most.size == 1 or not guarantee.counted.is_binary:
@@ -188,7 +187,7 @@ def expected_most(guarantee: Guarantee, n: int, settings: Settings) -> IntArray:
 def pass_probability(
     guarantee: Guarantee, n: int, delta: float, shares: Shares, traces: int = 1
 ) -> float:
-    """Probability that `n` questions with such shares pass."""
+    """Exact probability that `n` questions pass at one threshold, given the true shares there."""
     if n < 1:
         return 0.0
     if guarantee.counted.is_binary and traces == 1:
@@ -205,9 +204,10 @@ def labels_for(
     power_wanted: float = 0.8,
     traces: int = 1,
 ) -> int | None:
-    """Questions that a guarantee must count to pass with that power; None where no number will do.
+    """Questions that a guarantee must count to pass with that power; None if no number suffices.
 
-    For a drop and for two traces it is right to 2 %, because power is not monotone in the number.
+    For a drop and for two traces the search stops within 2 %, and a slightly larger number may fall
+    short: power is not monotone in it.
     """
     if guarantee.counted.is_binary and traces == 1:
         return labels_needed(

@@ -1,8 +1,8 @@
 """What each promise would save and how many labels it takes, before anybody labels a question.
 
-The same rules on the same fit questions are rated at several alphas; whether a reply differs from
-full thinking's shows without gold.  No calibration question is read, so that the reader may choose
-any of the promises.
+The same rules on the same fit questions are rated at several alphas; a reply that differs from full
+thinking's shows without gold.  No calibration question is read, so the reader may choose any of the
+promises.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ __all__ = [
 ]  # fmt: skip
 
 PROMISES = (0.01, 0.02, 0.05, 0.10, 0.15)
-"""Alphas compared where none is given."""
+"""Alphas compared if none is given."""
 _SURE = 0.9
-"""A promise is proposed from this probability of a certificate on."""
+"""Probability of a certificate from which a promise is proposed."""
 
 
 @dataclass(frozen=True)
 class Promise:
-    """What one promise is expected to gain, on fit questions."""
+    """What one promise is expected to gain, measured on fit questions."""
 
     alpha: float
     """The risk that would be promised."""
     saving_pct: float
-    """Net saving that calibration is expected to certify; 0 where no rule is worth it."""
+    """Net saving that calibration is expected to certify; 0 if no rule is worth it."""
     accuracy_points: float
-    """Points of accuracy that this saving gains, or costs where negative."""
+    """Points of accuracy that stopping gains; negative if it costs some."""
     probability: float
-    """Probability that the labels at hand certify a saving."""
+    """Estimated probability that the labels at hand certify a saving."""
     labels_for_90: int | None
-    """Calibration questions with which that probability is 90 %; null where no number suffices,
-    or no rule is worth it."""
+    """Calibration questions with which that probability is 90 %; null if no number suffices or no
+    rule is worth it."""
 
 
 def promises(
@@ -60,16 +60,16 @@ def promises(
     categories: Mapping[str | None, int] | None = None,
     alphas: Sequence[float] = PROMISES,
 ) -> tuple[Promise, ...]:
-    """Rate the promise of each alpha, with the other settings as given; arguments as of `choose`.
+    """Rate the promise of each alpha, with the other settings as given; arguments as for `choose`.
 
-    Where the loss counts grades, alphas of the full-thinking accuracy or more are left out, as no
+    If the loss counts grades, alphas from the full-thinking accuracy up are left out, because no
     rule can break them; NothingToChoose if none is left.
     """
     accuracy = float(rules.fit.table.full_correct.mean())
     meant = [alpha for alpha in alphas if alpha < accuracy or not settings.limits_accuracy]
     if not meant:
         raise NothingToChoose(
-            f"full thinking gets {accuracy:.1%} of the fit questions right: never being right "
+            f"full thinking gets {accuracy:.1%} of the fit questions right: always being wrong "
             f"would keep a promise of {min(alphas):.0%}"
         )
     return tuple(
@@ -86,7 +86,7 @@ def _promise(
 ) -> Promise:
     fit, ranking = rules.fit, rules.ranked(n_calibration, settings, categories)
     advised = ranking.advised
-    # Of the first rule alone: a second one is tested at what the first leaves of delta.
+    # Of the first rule alone: a second one is tested at the part of delta that the first leaves.
     shares = ranking.tested[0].sequence.useful_shares
     labels = None
     if shares is not None:
@@ -105,7 +105,7 @@ def _promise(
 
 
 def proposed(offered: Sequence[Promise]) -> Promise:
-    """The smallest alpha that saves with probability 0.9, else the likeliest, then the largest."""
+    """The smallest alpha that saves with probability 0.9, else the largest of the likeliest."""
     sure = [each for each in offered if each.probability >= _SURE and each.saving_pct > 0]
     return sure[0] if sure else max(offered, key=lambda each: (each.probability, each.alpha))
 
@@ -113,20 +113,20 @@ def proposed(offered: Sequence[Promise]) -> Promise:
 # --- Labels ---------------------------------------------------------------------------------------
 
 _SHARES_LOST = (1 / 2, 1 / 4, 1 / 8)
-"""Shares of the differing replies that are assumed lost: nobody knows beforehand."""
+"""Shares of the differing replies assumed lost; the true one is unknown."""
 _DRAWS = 20
 _MOST_COMPARED = 5_000
-"""Most labels for which two traces are computed; beyond, the search takes seconds."""
+"""Most labels for which two traces are considered; beyond that the search takes seconds."""
 
 
 @dataclass(frozen=True)
 class LabelRow:
-    """A number of labels, and the saving expected with it."""
+    """A number of labels, and the saving expected from it."""
 
     calibration: int
     """Calibration questions."""
     labels: int
-    """Questions in all, split as these are."""
+    """Questions in all parts, at the present split."""
     saving_pct: float
     """Net saving that calibration is expected to certify."""
     is_here: bool
@@ -138,27 +138,27 @@ class LabelNeed:
     """Gold labels that a promise about lost answers would take, and the saving it would certify."""
 
     lost_of_differing: float | None
-    """Assumed: of the replies that differ, those that are lost.  Null: nothing is labelled, and the
+    """Assumed share of the differing replies that are lost.  Null: nothing is labelled, and the
     promise is about replies that differ."""
     labels: int
-    """Calibration questions that would have to be labelled, on average."""
+    """Mean number of calibration questions to label."""
     saving_pct: float
-    """Net saving that would then be certified, on average; as fit questions measure it."""
+    """Mean net saving then certified, as measured on fit questions."""
     half_saving_pct: float | None = None
-    """The same where half as many labels are planned for (`label --labels`), a sample of the
-    replies that differ; null where nothing is labelled, or the questions are too many for that."""
+    """The same with half as many labels planned (`label --labels`), for a sample of the replies
+    that differ; null if nothing is labelled, or there are too many questions for a sample."""
 
 
 def label_needs(choice: Choice, *, shares: Sequence[float] = _SHARES_LOST) -> tuple[LabelNeed, ...]:
     """Estimate the gold labels needed, by the share of differing replies that are lost.
 
-    The first entry is without labels.  Empty where no rule is advised or fit questions have gold.
+    The first entry is without labels.  Empty if no rule is advised or fit questions have gold.
 
     Notes
     -----
     Simulates calibrations of the actual size, drawn from the fit questions (scored out of fold):
-    each differing question is lost with the assumed probability, and questions are labelled one at
-    a time until no decision is open.
+    each differing question is lost with the assumed probability, and labels are asked for one at a
+    time until no decision is open.
     """
     sequence, settings, n = choice.advised, choice.settings, choice.n_calibration
     most = max_losses(n, settings.alpha, settings.delta)
@@ -168,7 +168,7 @@ def label_needs(choice: Choice, *, shares: Sequence[float] = _SHARES_LOST) -> tu
     nobody, order = np.zeros(n, dtype=np.bool_), np.arange(n)
 
     def mean(share: float, budget: int | None, planned: int | None = None) -> tuple[float, float]:
-        """Mean number of labels and saving; with `planned` labels a sample is tested."""
+        """Mean number of labels, and mean saving; with `planned` labels a sample is tested."""
         plan, rng = AskingPlan(order, planned), np.random.default_rng(settings.seed)
         found = []
         for _ in range(_DRAWS):
@@ -193,33 +193,32 @@ def label_needs(choice: Choice, *, shares: Sequence[float] = _SHARES_LOST) -> tu
 
 @dataclass(frozen=True)
 class LabelPlan:
-    """`plan --json`: the labels that a certificate takes."""
+    """`plan --json`: how many labels a certificate takes."""
 
     alpha: float
     """The risk to certify."""
     delta: float
     """1 minus the confidence."""
     expected_risk: float
-    """The risk that the most careful useful threshold is expected to have."""
+    """Expected risk of the most careful threshold that saves."""
     power: float
-    """The probability of success that is wanted."""
+    """Wanted probability of a certificate."""
     split: tuple[float, float, float]
     """Shares of fit, calibration and test."""
     calibration_labels: int | None
-    """Smallest number from which on the power is reached; null where no number suffices, or no rule
-    of RUN saves anything."""
+    """Smallest number from which on the power is reached; null if no number suffices, or no rule of
+    RUN saves anything."""
     total_labels: int | None
     """Labels in all parts."""
     power_reached: float | None
-    """Probability at that number."""
+    """Probability of a certificate with that number."""
     two_traces_calibration_labels: int | None = None
-    """Questions that would do where each has two traces, and where of the first replies that are
-    lost half are lost again with the second; missing for a drop, and where none or too many are
-    needed."""
+    """Questions that suffice if each has two traces, and if a second trace loses half of the
+    questions that the first loses; missing for a drop, or if none or too many are needed."""
     loss: LossName | None = None
-    """What alpha limits; without it lost answers."""
+    """What alpha limits; lost answers if missing."""
     label_savings: tuple[LabelRow, ...] | None = None
-    """Only with RUN: what its advised rule is expected to save by the number of labels."""
+    """Only with RUN: expected saving of its advised rule by the number of labels."""
     label_needs: tuple[LabelNeed, ...] | None = None
     """Only with a RUN without gold: labels that a promise about lost answers would take."""
 
@@ -238,9 +237,9 @@ def plan_labels(
 ) -> LabelPlan:
     """Find the number of labels for a given power.
 
-    `expected_risk` is that of the most careful useful threshold.  With `saves_nothing` there is no
-    such threshold, and no number will do.  `label_savings` and `label_needs` are those of a run, if
-    there is one.
+    `expected_risk` is that of the most careful threshold that saves.  With `saves_nothing` there is
+    no such threshold, and no number suffices.  `label_savings` and `label_needs` are those of a
+    run, if there is one.
     """
     wanted, shares = Guarantee(loss or LOST.name, alpha), Shares(expected_risk, 0.0)
     needed = None if saves_nothing else labels_for(wanted, delta, shares, power_wanted=power)
@@ -254,7 +253,7 @@ def plan_labels(
         power=power,
         split=split,
         calibration_labels=needed,
-        # 286 / 0.4 is 715, whatever binary makes of it.
+        # Rounded first: 286 / 0.4 is 715, but slightly more in floating point.
         total_labels=None if needed is None else math.ceil(round(needed / split[1], 6)),
         power_reached=None if needed is None else pass_probability(wanted, needed, delta, shares),
         two_traces_calibration_labels=twice,

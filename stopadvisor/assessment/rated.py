@@ -1,9 +1,10 @@
-"""Rate rules on fit questions by what a calibration is expected to certify of each.
+"""Rate rules on fit questions by the saving that calibration is expected to certify.
 
-Expected savings come from imitated calibrations: as many questions as there will be are drawn from
-the fit questions, and the test walks along the sequence.  How surely one kind of rule saves more
-than another comes from resampled fit questions, in each of which thresholds, schedules and families
-are chosen again.  Measuring the rules takes most of the time and does not depend on alpha.
+Expected savings come from simulated calibrations: as many questions as calibration has are drawn
+from the fit questions, and the test walks along the sequence.  Whether one kind of rule saves more
+than another is judged on bootstrap resamples of the fit questions, in each of which thresholds,
+schedules and families are chosen again.  Measuring the rules takes most of the time and does not
+depend on alpha.
 """
 
 from __future__ import annotations
@@ -44,14 +45,15 @@ __all__ = [
 
 _DRAWS = 200
 _LIMITS = (2 / 3, 1.0, 4 / 3, 3 / 2, 2.0, 5 / 2)
-"""Limits over which rules are rated, as multiples of the losses that the test allows: at one limit
-alone three or four unlucky questions would decide."""
+"""Limits over which rules are rated, as multiples of the losses that the test allows: at a single
+limit three or four unlucky questions would decide."""
 _FEW_LOSSES = 16
-"""With more allowed losses than this the limits move closer together, as chance matters less."""
+"""With more allowed losses than this the limits move closer together, because chance matters
+less."""
 
 
 def fit_limit(n_calibration: int, settings: Settings, counted: Sequence[int] = ()) -> FitLimits:
-    """Limits on fit questions that correspond to what calibration can certify.
+    """Limits on fit questions that correspond to the losses calibration allows.
 
     `counted` holds the number of calibration questions that each guarantee counts; all by default.
     """
@@ -64,7 +66,10 @@ def fit_limit(n_calibration: int, settings: Settings, counted: Sequence[int] = (
 def certification_probability(
     sequence: ThresholdSequence, n_calibration: int, settings: Settings, counted: Sequence[int] = ()
 ) -> float:
-    """Probability that calibration certifies some saving with a sequence, at its fit risk."""
+    """Probability that the most careful threshold that saves passes, if its risk is that on fit.
+
+    With several limits, the smallest of their probabilities: an upper bound on all passing at once.
+    """
     expected = sequence.useful_shares
     if expected is None:
         return 0.0
@@ -82,9 +87,9 @@ def counted_labels(
     *,
     power_wanted: float = 0.8,
 ) -> int | None:
-    """Questions that the test must count to pass with that power; None where no number will do.
+    """Questions that the test must count for each limit to pass with that power.
 
-    `expected` is the share lost, or the shares of each loss.
+    `expected` is the share lost, or the shares of each loss.  None if no number suffices.
     """
     if isinstance(expected, float):
         expected = (Shares(expected),) * len(settings.guarantees)
@@ -96,19 +101,19 @@ def counted_labels(
     return max(known) if len(known) == len(needed) else None
 
 
-# --- Imitated calibrations ------------------------------------------------------------------------
+# --- Simulated calibrations -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class RatedRule:
-    """A rule with its mean saving over imitated calibrations, in percent."""
+    """A rule with its mean saving over simulated calibrations, in percent."""
 
     sequence: ThresholdSequence
     rating_pct: float
-    """Saving averaged over several limits, most of them above the allowed one; rules are chosen by
-    it."""
+    """Saving averaged over several limits, most of them above the allowed one; decides the
+    choice."""
     saving_pct: float
-    """Saving at the allowed limit: expected to be certified."""
+    """Saving at the allowed limit, which calibration is expected to certify."""
 
     @property
     def family(self) -> str:
@@ -118,11 +123,11 @@ class RatedRule:
 
 @dataclass(frozen=True)
 class Imitation:
-    """Imitated calibrations, the same for every sequence."""
+    """Simulated calibrations, the same ones for every sequence."""
 
     settings: Settings
     n_calibration: int
-    """Questions that each of them counts."""
+    """Questions in each of them."""
     draws: FloatArray  # (n_draws, n_blocks)
     """How often each block of fit questions is drawn, divided by its size."""
     full_cost: float
@@ -132,7 +137,7 @@ class Imitation:
     def draw(
         cls, fit: FitData, n_calibration: int, settings: Settings, *, n_draws: int = _DRAWS
     ) -> Imitation:
-        """Draw calibrations of N questions each; the same for the same fit questions."""
+        """Draw calibrations of `n_calibration` questions; deterministic for given fit questions."""
         rng = np.random.default_rng(fit.table.n_questions)
         shares = np.full(fit.n_blocks, 1 / fit.n_blocks)
         # A draw of a block stands for any one of its questions.
@@ -182,7 +187,7 @@ class Imitation:
 # --- Ranking --------------------------------------------------------------------------------------
 
 SIMPLER_WITHIN = 1.0
-"""Points of saving; a smaller lead is no reason for a more complicated rule."""
+"""Points of saving: a smaller lead does not justify a more complex rule."""
 
 rating = attrgetter("rating_pct")
 
@@ -214,18 +219,15 @@ class Ranking:
 
     @cached_property
     def margin(self) -> float:
-        """Points by which a learned rule must lead simpler ones.
-
-        `choice_noise`, but at least `SIMPLER_WITHIN`.
-        """
+        """Points by which a learned rule must lead: `choice_noise`, at least `SIMPLER_WITHIN`."""
         kinds = ([each.sequence for each in self.of_rank(*ranks)] for ranks in ((2,), (0, 1)))
         return max(SIMPLER_WITHIN, choice_noise(self.resamples, *kinds))
 
     @cached_property
     def advised(self) -> RatedRule | None:
-        """The simplest allowed rule near the best one; None where none saves.
+        """The simplest allowed rule near the best one; None if none saves.
 
-        Near means within a point, or within `margin` of a learned rule.
+        Near means within `SIMPLER_WITHIN` points, or within `margin` if the best one is learned.
         """
         allowed = [each for each in self.rules if each.sequence.index(self.limit) >= 0]
         best = max(allowed, key=rating, default=None)
@@ -239,7 +241,7 @@ class Ranking:
     def tested(self) -> list[RatedRule]:
         """Rules for calibration to test: the advised one, then the best of another kind.
 
-        Where nothing is advised, only the best candidate.
+        If nothing is advised, only the best candidate.
         """
         advised = self.advised
         if advised is None:
@@ -251,7 +253,7 @@ class Ranking:
 
 @dataclass(frozen=True)
 class RulesOnFit:
-    """Every candidate, measured on fit questions on first use."""
+    """All candidates, measured on fit questions at first use."""
 
     fit: FitData
     families: tuple[str, ...]
@@ -271,12 +273,12 @@ class RulesOnFit:
         settings: Settings,
         categories: Mapping[str | None, int] | None = None,
     ) -> Ranking:
-        """Rate every candidate over the same imitated calibrations of N questions.
+        """Rate every candidate over the same simulated calibrations.
 
         Raises
         ------
         CalibrationError
-            The families read log-probabilities and the probes hold none.
+            The families need log-probabilities and the probes have none.
         NothingToChoose
             No family can be measured on these questions.
         """
@@ -322,7 +324,7 @@ _RESAMPLES = 1000
 
 @dataclass(frozen=True, eq=False)
 class Resamples:
-    """Bootstrap resamples of fit questions, with the threshold of each sequence in each of them."""
+    """Bootstrap resamples of fit questions, and the threshold of each sequence in each resample."""
 
     fit: FitData
     limit: FitLimits
@@ -337,7 +339,7 @@ class Resamples:
 
     @classmethod
     def of(cls, fit: FitData, limit: FitLimits) -> Resamples:
-        """Draw the resamples; the same for the same fit questions."""
+        """Draw the resamples; deterministic for given fit questions."""
         rng = np.random.default_rng(fit.table.n_questions)
         counts = resample_counts(fit.n_blocks, _RESAMPLES, rng=rng)
         full = counts.astype(np.float64) @ np.bincount(fit.blocks, fit.full_cost, fit.n_blocks)
@@ -355,17 +357,17 @@ class Resamples:
 def compare(
     resamples: Resamples, learned: Sequence[ThresholdSequence], scalar: Sequence[ThresholdSequence]
 ) -> tuple[str, Interval | None]:
-    """Say which kind of rule saves more at the allowed risk.
+    """Say which kind of rule saves more at the allowed risk, from a percentile interval.
 
     Also return the saving of learned minus scalar in percentage points, paired over questions; None
-    where a kind has no candidate.
+    if a kind has no candidate.
     """
     if not learned or not scalar:
         return "inconclusive", None
     difference, limit = _difference(resamples, learned, scalar), resamples.limit
-    # Where not even one fit loss is allowed, a single question (the most confident loser) decides
-    # each threshold.  The bootstrap understates the spread of extremes: at nominal 95 % equal
-    # families seemed to differ in up to 9 % of simulated data sets, at nominal 99 % in at most 4 %.
+    # If not even one fit loss is allowed, a single question (the most confident loser) decides each
+    # threshold.  The bootstrap understates the spread of extremes: at nominal 95 %, equal families
+    # seemed to differ in up to 9 % of simulated data sets, at nominal 99 % in at most 4 %.
     fewest = limit.fewest(resamples.fit.table.n_questions)
     level = 0.95 if fewest >= 1 else 0.99
     spread = interval(difference, level)
@@ -383,9 +385,8 @@ def choice_noise(
     """Chance variation of the saving of learned over simpler rules (percentage points).
 
     Half the interquartile range over resamples, in each of which thresholds, schedules and families
-    are chosen again; 0 where a kind has no candidate.  Among many candidates one looks good by
-    luck: on recorded text-only traces, learned rules with a smaller lead certified less than
-    simpler ones.
+    are chosen again; 0 if a kind has no candidate.  Of many candidates some look good by luck: on
+    recorded text-only traces, learned rules with a smaller lead certified less than simpler ones.
     """
     if not learned or not simpler:
         return 0.0
@@ -408,8 +409,8 @@ def _difference(
 def saving_lower(resamples: Resamples, sequences: Sequence[ThresholdSequence]) -> float:
     """One-sided 95 % lower limit of the saving of the best of these sequences (percent).
 
-    The sequence is chosen in a resample and measured on the questions outside it: measured on the
-    questions that chose it, the best of many candidates would look too good.
+    The 5 % quantile over resamples: in each the best sequence is chosen, then measured on the
+    questions outside it.  On the questions that chose it, the best of many would look too good.
     """
     fit, full = resamples.fit, resamples.full
     outside = (resamples.counts == 0).astype(np.float32)

@@ -1,6 +1,6 @@
-"""Recommend a kind of rule: by profile, evidence, serving costs and chance of a certificate.
+"""Recommend a kind of rule by profile, evidence, serving costs and chance of a certificate.
 
-Each step states its reason in one sentence.
+Each step gives its reason in one sentence.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ __all__ = [
 
 PolicyKind = Literal["learned", "scalar", "fixed-budget", "full-budget"]
 _NEAR = 2.0
-"""A fixed budget is mentioned if it saves at most this many points less than the advised rule."""
+"""Mention a fixed budget that saves at most this many points less than the advised rule."""
 LIKELY = 0.5
-"""From this probability on, a positive saving counts as certifiable."""
+"""Probability from which a positive saving counts as certifiable."""
 _TO_TELL = (1 + 1.282 / 1.645) ** 2
-"""A 95 % lower limit that is 0 on average becomes positive with probability 0.9 at this multiple of
-the questions."""
+"""With this many times the questions, a one-sided 95 % lower limit that is 0 on average becomes
+positive with probability 0.9 (normal approximation)."""
 _MOST_TO_TELL = 10
-"""A saving that would take more than this many times the fit questions to show is not expected."""
+"""No saving is expected if showing it would take more than this many times the fit questions."""
 FIXED = "Fixed budget: "
 """Prefix of the reason that compares a fixed budget with the advised rule."""
 LABELS = "Labels: "
-"""Prefix of the reason that says what a certificate would take, where one is unlikely."""
+"""Prefix of the reason that says what an unlikely certificate would take."""
 PROVISIONAL = "Certificate: provisional; "
-"""Prefix of the reason that says what calibration has yet to decide."""
+"""Prefix of the reason that says what calibration still has to decide."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class Recommendation:
     family: str | None
     """The advised rule; null for the full budget."""
     schedule: tuple[int, ...] | None
-    """Thinking tokens at which to probe; null for the full budget, and where each trace has
-    positions of its own."""
+    """Thinking tokens at which to probe; null for the full budget, or if each trace has positions
+    of its own."""
     where: str | None
     """The same in words; null for the full budget."""
     serving: str
@@ -68,19 +68,19 @@ def deciding_reason(policy: str, reasons: Sequence[str]) -> str:
 
 
 def overthinks(gained: float, lost: float) -> bool:
-    """Whether more questions turn right than chance explains where as many turn wrong.
+    """Whether stopping turns significantly more questions right than wrong.
 
-    Two standard deviations of a fair coin over all questions that change sides.
+    The lead must exceed two standard deviations of fair coins, one per question that changes sides.
     """
     return gained - lost > 2 * math.sqrt(gained + lost)
 
 
 def fit_questions_to_tell(saving: float, lower: float, n_fit: int) -> int | None:
-    """Fit questions that would show a saving with probability 0.9, where `n_fit` do not show it.
+    """Number of fit questions that would show a saving with probability 0.9, if `n_fit` do not.
 
-    `saving` and its one-sided 95 % limit `lower` are percentages.  The distance between them
-    shrinks with the square root of the number of questions.  None where the limit is positive, and
-    where no saving is expected or ten times as many would not show it.
+    `saving` and its one-sided 95 % lower limit `lower` are percentages; the distance between them
+    falls as 1 / sqrt(n).  None if the limit is positive, if no saving is expected, or if it would
+    take more than ten times as many.
     """
     if lower > 0 or round(saving, 1) <= 0:
         return None
@@ -91,7 +91,7 @@ def fit_questions_to_tell(saving: float, lower: float, n_fit: int) -> int | None
 
 
 def two_digits(n: int) -> int:
-    """A number, rounded up to two digits."""
+    """Round up to two significant digits."""
     unit: int = 10 ** max(len(str(n)) - 2, 0)
     return -(-n // unit) * unit
 
@@ -101,18 +101,18 @@ def _percent(value: float, digits: int = 1) -> str:
 
 
 def probability_words(probability: float) -> str:
-    """An estimated probability as a percentage; no estimate is as sure as 0 % or 100 %."""
+    """An estimated probability as a percentage, never 0 % or 100 %."""
     if probability >= 0.9995:
         return "> 99.9 %"
     return "< 0.1 %" if probability < 0.0005 else _percent(probability)
 
 
 def profile_reason(profile: Profile) -> str:
-    """Say what the mix of questions speaks for, and how surely."""
+    """Say which kind of rule the mix of questions favours, and why."""
     shares = {name: _percent(share.share) for name, share in profile.shares.items()}
     why = {
         "full-budget": f"the mix of questions favours full thinking: {shares['unsolved']} are "
-        "never solved, so there is little to save and much to lose of what is",
+        "never solved, so there is little to save, and much to lose on the rest",
         "scalar": f"the mix of questions favours a single signal: {shares['early_solved']} are "
         f"solved from the start and only {shares['oscillating']} change sides again and again",
         "learned": "the mix of questions favours a combined signal: "
@@ -127,7 +127,7 @@ def profile_reason(profile: Profile) -> str:
 
 def _labels_reason(choice: Choice) -> str:
     settings = choice.settings
-    # With fewer nothing can be certified, even if none is lost.
+    # With fewer, nothing can be certified even if none is lost.
     fewest = counted_labels(settings, settings.delta, 0.0) or 0
     plan = f"`stopadvisor plan --alpha {settings.alpha:g}` says how many it takes"
     if choice.n_calibration < fewest:
@@ -143,12 +143,12 @@ def recommend(
 ) -> Recommendation:
     """Recommendation of the deploy protocol, from fit questions alone.
 
-    `blind` compares the advised rule with random stopping.  Where the rule does no better and loses
-    more than alpha of the questions that full thinking gets right, a profile that predicts full
-    thinking prevails; None skips this test.
+    `blind` compares the advised rule with random stopping.  If the rule is no better and loses more
+    than alpha of the questions that full thinking gets right, a profile that predicts full thinking
+    prevails; None skips this test.
 
-    Departs from the paper (Section "Discussion and Limitations", its decision procedure) where
-    evidence contradicts the profile: evidence wins.
+    Departs from the paper's decision procedure (Section "Discussion and Limitations"): if evidence
+    contradicts the profile, evidence wins.
     """
     settings = choice.settings
     reasons = [profile_reason(profile)]
@@ -172,7 +172,7 @@ def recommend(
     if fixed := _fixed_budget_reason(choice):
         reasons.append(fixed)
     point = choice.advised_point
-    # Set whenever a sequence is advised.
+    # These are set whenever a sequence is advised.
     assert point is not None
     assert point.fit_total_saving_pct is not None
     assert choice.saving_lower is not None
@@ -222,7 +222,7 @@ def recommend(
         )
     reasons.append(
         f"{PROVISIONAL}with {choice.n_calibration} calibration questions the probability "
-        f"to certify a saving at a loss of at most {_percent(settings.alpha)} is "
+        f"of certifying a saving at a loss of at most {_percent(settings.alpha)} is "
         f"{probability_words(choice.probability)}. "
         "`stopadvisor calibrate` decides."
     )
@@ -234,7 +234,7 @@ def recommend(
 
 
 def _evidence_reason(profile: Profile, choice: Choice, kind: PolicyKind) -> str:
-    """Say what each kind of rule is expected to save, and which is taken."""
+    """Say what each kind of rule is expected to save, and which one is taken."""
     points = {
         "learned": choice.comparison.learned,
         "scalar": choice.comparison.scalar,
@@ -269,9 +269,9 @@ def standing(
 ) -> Literal["most", "simplest", "surer", "overall"]:
     """Why the advised rule is taken, given the expected savings of the best of each kind.
 
-    ``overall``: another rule leads at the alpha asked for, but this one over several limits of
-    loss, by which rules are chosen.  ``surer``: a learned rule leads, by less than the noise of
-    choosing it.
+    ``overall``: another rule leads at the alpha asked for, but this one leads over several limits
+    of loss, by which rules are chosen.  ``surer``: a learned rule leads, but by less than the noise
+    of choosing it.
     """
     best = max(savings, key=savings.__getitem__)
     if advised == best:
@@ -283,7 +283,7 @@ def standing(
 
 
 def _fixed_budget_reason(choice: Choice) -> str | None:
-    """Compare a fixed budget with the advised rule; None where it saves far less."""
+    """Compare a fixed budget with the advised rule; None if it saves far less."""
     fixed, advised = choice.comparison.fixed_budget, choice.advised_point
     if fixed is None or advised is None or fixed.threshold is None or fixed.family == "rung":
         return None

@@ -1,8 +1,8 @@
 """Threshold sequences: a rule with its thresholds in testing order, measured on fit questions.
 
-A *scorer* is what production runs: a family, its schedule and, if learned, its fitted model.  A
-*threshold sequence* adds the thresholds in the order in which calibration will test them.  Fit
-questions are scored by models that never saw them.
+A *scorer* is the rule that production runs: a family, its schedule and, if learned, its fitted
+model.  A *threshold sequence* adds the thresholds, in the order in which calibration will test
+them.  Fit questions are scored by models that never saw them.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ __all__ = [
 ]  # fmt: skip
 
 _MOST_QUESTIONS = 4000
-"""More fit questions do not improve a choice."""
+"""Most fit questions used; more do not improve the choice."""
 MOST_THRESHOLDS = 400
-"""Most thresholds of a sequence: dense, so that a test ends close to the allowed risk."""
+"""Most thresholds of a sequence: dense enough for a test to end close to the allowed risk."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class FeatureSet:
     """Features of a learned rule, and its ridge penalty."""
 
     names: tuple[str, ...]
-    """Without those of log-probabilities and entropies, which are added where recorded."""
+    """Names, without log-probabilities and entropies, which are added if recorded."""
     ridge: float
 
 
@@ -58,20 +58,20 @@ SHORT_FEATURES = FeatureSet(("log_position", "log_run"), 1.0)
 FULL_FEATURES = FeatureSet(
     ("log_position", "log_run", "vote_fraction", "log_votes", "marker_density"), 30.0
 )
-"""More features, with a strong penalty, for long series of probes, where they are correlated."""
+"""More features, with a strong penalty: along many probes they are correlated."""
 FREE_FEATURES = FeatureSet((*FULL_FEATURES.names, "position", "previous_match"), 1.0)
 """More features, with a weak penalty, for few probes per trace."""
 
 
 @dataclass(frozen=True)
 class FitData:
-    """Fit questions, with folds, blocks and costs that every sequence needs."""
+    """Fit questions, with the folds, blocks and costs that every sequence needs."""
 
     table: FitQuestions
     folds: IntArray  # (n_questions,) by group
     blocks: IntArray  # (n_questions,) unit of resampling
     n_blocks: int
-    """One per group, up to a limit."""
+    """One block per group, up to a limit."""
     costing: Costing
     full_cost: FloatArray  # (n_questions,)
     guarantees: tuple[Guarantee, ...]
@@ -124,7 +124,7 @@ class FitData:
 
     @cached_property
     def positions(self) -> tuple[int, ...]:
-        """Positions at which every question still thinking was probed, in all parts."""
+        """Positions at which every question of every part was probed if still thinking."""
         shared = grid_positions(self.table)
         return shared if self.others is None else commonly_probed(self.others, shared)
 
@@ -136,7 +136,7 @@ class FitData:
         return min(counts, default=None)
 
     def was_probed(self, schedule: Schedule) -> bool:
-        """Whether every question, in all parts, was probed wherever a schedule probes it."""
+        """Whether every question of every part was probed wherever a schedule probes it."""
         try:
             self.view(schedule)
             if self.others is not None:
@@ -157,7 +157,7 @@ class FitData:
         return self._views[schedule]
 
     def costs(self, scorer: Scorer, view: GradedTable) -> FloatArray:
-        """Cost of each question by place of stopping, (n_questions, n_probes + 1)."""
+        """Cost of each question for each place of stopping, (n_questions, n_probes + 1)."""
         return scorer.costs(view, self.costing)
 
     def outcome(self, sequence: ThresholdSequence, index: int) -> Outcome:
@@ -173,7 +173,7 @@ class ScoredRule:
 
     scorer: Scorer
     view: FitQuestions
-    """Fit questions at the probes that it makes."""
+    """Fit questions at the scorer's probes."""
     scores: FloatArray  # (n_questions, n_probes)
     """On the linear scale; out of fold for learned rules."""
 
@@ -211,19 +211,19 @@ class ThresholdSequence:
 
     @cached_property
     def saves(self) -> BoolArray:
-        """Whether a threshold saves anything, (n_thresholds,)."""
+        """Whether each threshold saves anything, (n_thresholds,)."""
         return np.asarray(self.costs < self.full_cost)
 
     @property
     def useful_risk(self) -> float | None:
-        """Fit risk at the most careful threshold that saves, at least 0; None where none does."""
+        """Fit risk at the most careful threshold that saves, at least 0; None if none saves."""
         if not self.saves.any():
             return None
         return max(float(self.losses[self.saves.argmax()]), 0.0) / self.view.n_questions
 
     @property
     def useful_shares(self) -> tuple[Shares, ...] | None:
-        """Fit shares of each guarantee there."""
+        """Fit shares of each guarantee at the threshold of `useful_risk`."""
         if not self.saves.any():
             return None
         return tuple(part.shares(int(self.saves.argmax())) for part in self.counts)
@@ -233,10 +233,7 @@ class ThresholdSequence:
         return int(limit.last(self.counts, np.ones((1, len(self.block_costs))))[0])
 
     def costs_at(self, counts: FloatArray, index: IntArray, full: FloatArray) -> FloatArray:
-        """Cost of each resample at its own threshold, (n_resamples,).
-
-        Where `index` is -1 it is the cost of full thinking, `full`.
-        """
+        """Cost of each resample at its own threshold, `full` where that is -1; (n_resamples,)."""
         # Few distinct thresholds occur: multiply by those columns only.
         used, inverse = np.unique(index, return_inverse=True)
         columns = self.block_costs[:, np.maximum(used, 0)].astype(np.float32)
@@ -248,7 +245,7 @@ class ThresholdSequence:
 
 
 def readable(family: str, scorer: Scorer, view: FitQuestions) -> bool:
-    """Whether every probe at which the score decides has the signal that the family reads."""
+    """Whether the family's signal is known at every probe where the score decides."""
     decides = scorer.decides(view)
     if not decides.any():
         return False
@@ -262,7 +259,7 @@ def _known(view: FitQuestions, values: FloatArray, decides: BoolArray) -> bool:
 
 
 def score_scalar(fit: FitData, family: str, schedule: Schedule) -> ScoredRule | None:
-    """Score fit questions by a family without a model; None where its signal is missing."""
+    """Score fit questions by a family without a model; None if its signal is missing."""
     scorer = Scorer(family, schedule, None)
     view = fit.view(schedule)
     if not readable(family, scorer, view):
@@ -277,12 +274,12 @@ def score_learned(
 
     ``learned-keeps`` predicts that stopping loses nothing: for lost answers, that the reply is
     right or full thinking is wrong too.  Other families predict that the reply is right.  None
-    where a training fold holds one class of labels only.
+    if a training fold has only one class of labels.
 
     Notes
     -----
-    Only probes at which the score decides are used for training.  Each question has the same
-    weight, however often it was probed.
+    Training uses only probes at which the score decides.  Questions have equal weight, however
+    often they were probed.
     """
     bare = Scorer(family, schedule, None)
     view = fit.view(schedule)
@@ -326,15 +323,15 @@ def score_by_folds(
 ) -> tuple[LinearModel, FloatArray] | None:
     """Fit a model on all rows, and score each question by one that never saw it.
 
-    None if some of the rows to fit on hold labels of one class only.
+    None if all rows, or those of a training fold, have only one class of labels.
 
     Parameters
     ----------
     rows, labels : ndarray of bool, shape (n_questions, n_probes)
-        Probes that may be used for training, and what is to be predicted.
+        Probes to train on, and the labels to predict.
     x : ndarray of float, shape (n_questions, n_probes, n_features)
     fitted : callable
-        Fits on some of the rows.
+        Fits a model on a mask of rows.
     """
     parts = [rows, *(rows & (fit.folds != fold)[:, None] for fold in range(N_FOLDS))]
     if any(labels[part].all() or not labels[part].any() for part in parts):
@@ -350,7 +347,7 @@ def score_by_folds(
 
 
 def sequence_of(fit: FitData, rule: ScoredRule) -> ThresholdSequence:
-    """Order the thresholds of scored fit questions and measure them."""
+    """Order the thresholds of a scored rule and measure it at each."""
     scorer, view = rule.scorer, rule.view
     thresholds = _thresholds(rule)
     curve = StopCurve.build(scorer.completed(rule.scores, view), view.live, thresholds)
@@ -371,11 +368,11 @@ def sequence_of(fit: FitData, rule: ScoredRule) -> ThresholdSequence:
 def _thresholds(rule: ScoredRule) -> FloatArray:
     """Thresholds in testing order, strictly descending; shape (n_thresholds,).
 
-    Based on every score at which a fit question may stop earlier than before, thinned evenly.  The
-    first threshold lies above all scores: nobody stops by it.  Each of the others lies halfway
-    between a score and the next lower one: on the score itself, rounding on another machine could
-    flip the question that set it.  Thresholds of a fixed budget are its positions, those of a
-    ladder its steps.
+    Based on every score at which some fit question would stop earlier, thinned evenly.  The first
+    threshold lies above all scores: it stops nobody.  Each of the others lies halfway between a
+    score and the next lower one: on the score itself, rounding on another machine could flip the
+    question that set it.  Thresholds of a fixed budget are its positions, those of a ladder its
+    steps.
     """
     scorer, view, scores = rule.scorer, rule.view, rule.scores
     decides = scorer.decides(view)

@@ -1,4 +1,4 @@
-"""Settings of a certificate: given by the caller, else taken from the run's ``assessment.json``."""
+"""Settings of a certificate: the caller's, else those in the run's ``assessment.json``."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Settings:
     traces: int = 1
     """Traces of each calibration question that a loss of 0 or 1 will count: 1 or 2."""
     on_give_up: OnGiveUp = "escalate"
-    """For a ladder: what is served where every cheap rung is expected to be wrong."""
+    """For a ladder: what to do when every cheap rung is expected to be wrong."""
 
     def __post_init__(self) -> None:
         for name in ("alpha", "delta"):
@@ -66,7 +66,7 @@ class Settings:
 
     @property
     def guarantees(self) -> tuple[Guarantee, ...]:
-        """All limits of the rule, that of `alpha` first."""
+        """All limits of the rule, starting with that of `alpha`."""
         return (Guarantee(self.loss, self.alpha), *self.also)
 
     @property
@@ -75,15 +75,15 @@ class Settings:
         return LOSSES[self.loss]
 
     def counted_on(self, graded_by: GradedBy) -> Loss:
-        """The loss to count on these questions: differing replies where gold is missing.
+        """The loss to count on these questions: differing replies if gold is missing.
 
-        Every lost reply differs, so that this errs on the careful side.
+        Every lost reply differs, so this errs on the safe side.
         """
         needs_more = self.counted.needs_gold and graded_by != "gold"
         return DIFFERS if needs_more else self.counted
 
     def guarantees_on(self, graded_by: GradedBy) -> tuple[Guarantee, ...]:
-        """All limits, with losses that can be counted on these questions; see `counted_on`."""
+        """All limits, on losses that can be counted on these questions; see `counted_on`."""
         if graded_by == "gold":
             return self.guarantees
         return tuple(
@@ -131,9 +131,9 @@ class SettingsOverrides:
     on_give_up: OnGiveUp | None = None
 
     def check(self) -> None:
-        """Refuse values out of their range before any work; raises CalibrationError.
+        """Refuse values out of range before any work; raises CalibrationError.
 
-        Whether families of ladders or of traces may be named is not known without a source.
+        Without a source it is unknown whether families of ladders or of traces may be named.
         """
         climbs = self.families is not None and {*self.families} <= {*RUNG_FAMILIES}
         replace(self, on_give_up=None).settings(defaults={"serving": LADDER} if climbs else None)
@@ -210,7 +210,7 @@ def alpha_remark(alpha: float, accuracy: float) -> str | None:
 
 
 def large_alpha(alpha: float, accuracy: float, basis: str) -> str | None:
-    """Reason why `calibrate` refuses an alpha this large; None where it does not."""
+    """Reason why `calibrate` refuses an alpha this large; None if it does not."""
     if alpha <= LARGE_ALPHA * accuracy:
         return None
     most = f"{LARGE_ALPHA * accuracy:.3f}"

@@ -1,6 +1,6 @@
 """Test a finished choice on calibration questions, and return the certified rule or a refusal.
 
-No question is shared with `choose`: that is why the certificate holds for the exported rule.
+The test shares no question with `choose`, so the certificate holds for the exported rule.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ __all__ = [
 ]  # fmt: skip
 
 _FAILED = (
-    "no threshold that saves anything passed the test. A failed look shows no figure, so that "
-    "another one may follow; with --looks 1 it shows all, and is the only one"
+    "no threshold that saves anything passed the test. A failed look shows no figure, so another "
+    "one may follow; with --looks 1 it shows all figures, and no other may follow"
 )
 _NO_SAVING = (
     "every threshold that could be certified costs more than full thinking: its probes eat the "
@@ -61,13 +61,13 @@ class ExportedRule:
     """Thresholds in the order in which they were tested, linear scale."""
     certificate: Certified
     fit_saving_pct: float | None
-    """Net saving on fit questions, out of fold; None for a rule fitted elsewhere."""
+    """Net saving on fit questions (percent), out of fold; None for a rule fitted elsewhere."""
     fit_risk: float | None
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """A certified rule or a refusal, with the questions that were counted."""
+    """A certified rule or a refusal, and the questions that were counted."""
 
     rule: ExportedRule | None
     refusal: NotCertified | None
@@ -75,13 +75,13 @@ class Calibration:
     tested: tuple[tuple[str, Certified | NotCertified], ...]
     """Family and outcome of each sequence."""
     entered: CalibrationQuestions
-    """Calibration questions that the test used."""
+    """Traces of calibration questions that the test used."""
     n_counted: int
     """Number of those questions; two traces of one count once."""
     labelled: int | None = None
-    """How many of them have gold; None where all have."""
+    """Number of them with gold; None if all have it."""
     traces: int = 1
-    """Traces per question: with two, `entered` holds all first ones, then all second ones."""
+    """Traces per question; with two, `entered` holds all first ones, then all second ones."""
 
     @property
     def first(self) -> CalibrationQuestions:
@@ -101,13 +101,14 @@ def calibrate(
 ) -> Calibration:
     """Test the chosen sequences on calibration questions and pick the rule to export.
 
-    Where few questions have a label, `plan` says which labels count at each threshold.
+    If few questions have a label, `plan` says which labels count at each threshold.
 
     Notes
     -----
-    The advised sequence is tested at the whole of delta, a second one at what the exact test of the
-    first leaves of it.  Of the certified rules that save on fit questions the cheapest is exported,
-    unless a simpler one is within the margin that the advice uses.
+    The advised sequence is tested at all of delta, a second one at the part that the exact test of
+    the first leaves: by the union bound, any false certificate has probability at most delta.  Of
+    the certified rules that save on fit questions the cheapest is exported, unless a simpler one is
+    within the margin that the advice uses.
     """
     require_calibration(calibration_table)
     rows = unseen_rows(choice, calibration_table)
@@ -119,7 +120,7 @@ def calibrate(
     deltas = choice.deltas(counted, traces) if plan is None else tested_deltas(choice, plan)
     for sequence, delta in zip(choice.sequences, deltas, strict=True):
         if tested and (delta == 0 or max_losses(counted, choice.settings.alpha, delta) < 0):
-            continue  # too little of delta is left for a second test
+            continue  # too little delta is left for a second test
         view = sequence.scorer.view(table)
         curve, saves = sequence.scorer.curve(view, sequence.thresholds), sequence.saves
         result, need = _certify_rule(
@@ -148,15 +149,15 @@ def calibrate(
 def recalibrate(
     scorer: Scorer, order: FloatArray, calibration_table: CalibrationQuestions, settings: Settings
 ) -> Calibration:
-    """Calibrate a rule that was fitted elsewhere, at the whole of delta.
+    """Calibrate a rule that was fitted elsewhere, at all of delta.
 
     `scorer` is the source policy's, over this table's columns, and `order` its thresholds in
     testing order.  Nothing is fitted here, so every question outside the test part is used.
 
     Notes
     -----
-    The calibration questions themselves decide whether the rule saves anything and whether alpha is
-    below the full-thinking accuracy: that can withhold a certified rule, never change it.
+    The calibration questions also decide whether the rule saves anything and whether alpha is below
+    the full-thinking accuracy.  That can only withhold a certified rule, so it adds no error.
 
     Paper, Appendix "Transfer Protocols" (target-calibrated).
     """
@@ -175,7 +176,7 @@ def recalibrate(
     if settings.limits_accuracy and settings.alpha >= accuracy:
         refusal = NotCertified(
             f"alpha must be below the full-thinking accuracy ({accuracy:.3f} on calibration "
-            f"questions), got {settings.alpha:g}: never being right would meet it",
+            f"questions), got {settings.alpha:g}: always being wrong would meet it",
             None,
             None,
         )
@@ -191,9 +192,9 @@ def recalibrate(
 def without_figures(
     calibration: Calibration, settings: Settings, choice: Choice | None = None
 ) -> Calibration:
-    """Remove from a failed calibration every figure of its look.
+    """Remove every figure of its look from a failed calibration.
 
-    Later looks may depend on the failure and on nothing else.
+    Later looks may depend on the failure, but on nothing else that the look showed.
     """
     refusal = NotCertified(_FAILED, *labels_to_name(settings, choice))
     tested = tuple(
@@ -205,14 +206,14 @@ def without_figures(
 
 
 def _entering(table: CalibrationQuestions, rows: IntArray) -> CalibrationQuestions:
-    """Select rows; where they are the whole table, return it without a copy."""
+    """Select rows, without a copy if they are the whole table."""
     return table if np.array_equal(rows, np.arange(table.n_questions)) else table.take(rows)
 
 
 def _first_risk(
     curve: StopCurve, table: GradedTable, saves: BoolArray, settings: Settings
 ) -> float | None:
-    """Share lost at the most careful threshold that saves anything; for advice on labels only."""
+    """Mean loss at the most careful threshold that saves; only for advice on labels."""
     useful = np.flatnonzero(saves)
     if not useful.size or not table.n_questions:
         return None
@@ -230,10 +231,10 @@ def _certify_rule(
     sequence: ThresholdSequence | None = None,
     plan: AskingPlan | None = None,
 ) -> tuple[Certified | NotCertified, NotCertified | None]:
-    """Test a rule; also return the labels that a certified saving would take, unless there is one.
+    """Test a rule; if no saving is certified, also return the labels that it would take.
 
-    Labels are counted at the larger of the fit and calibration risks, with several limits at each
-    loss's share of fit questions: advice only, no claim.  None where no threshold saves anything,
+    Labels are counted at the larger of the fit and calibration risks; with several limits, at each
+    loss's share of fit questions.  That is advice, no claim.  None if no threshold saves anything,
     so that more labels would not help.
     """
     few = False
@@ -250,7 +251,7 @@ def _certify_rule(
     risks = [k for k in (known, _first_risk(curve, view, saves, settings)) if k is not None]
     if not risks:
         return found, None
-    # So few questions hardly measure the risk: name the fewest that could certify at all.
+    # So few questions hardly measure the risk: name the fewest that could certify anything.
     expected = 0.0 if few else min(max(risks), 0.999)
     shares = None if sequence is None or settings.is_plain else sequence.useful_shares
     labels = counted_labels(settings, delta, shares if shares and expected else expected)
@@ -264,7 +265,7 @@ def _certify_rule(
 def _refusal(
     choice: Choice, tested: list[tuple[str, Certified | NotCertified]], needs: list[NotCertified]
 ) -> NotCertified:
-    """Combine the refusals; `needs` says what labels certified savings would take."""
+    """Combine the refusals; `needs` says how many labels a certified saving would take."""
     if not any(sequence.saves.any() for sequence in choice.sequences):
         return NotCertified(_NO_SAVING, None, None)
     refused = [r for _, r in tested if isinstance(r, NotCertified)]
@@ -279,7 +280,7 @@ def _refusal(
 def _pick(
     choice: Choice, certified: list[tuple[ThresholdSequence, Certified]]
 ) -> tuple[ThresholdSequence, Certified]:
-    """Take the cheapest on fit questions, or a simpler rule within the margin of the advice."""
+    """Take the rule cheapest on fit questions, or a simpler one within the margin of the advice."""
 
     def saving(pair: tuple[ThresholdSequence, Certified]) -> float:
         return float(pair[0].savings[pair[1].index])
@@ -300,19 +301,19 @@ class Counts:
     guarantee: Guarantee
     n: int
     lost: IntArray  # (n_thresholds,)
-    """Questions that count 1; with two traces each, those where both count 1."""
+    """Questions that count 1; with two traces, those where both count 1."""
     gained: IntArray  # (n_thresholds,)
-    """Questions that count -1; with two traces each, those where neither counts 1."""
+    """Questions that count -1; with two traces, those where neither counts 1."""
     traces: int = 1
-    """Traces per question that are counted; 2 only for losses of 0 and 1."""
+    """Traces counted per question; 2 only for losses of 0 or 1."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether only the losses count: one trace per question, no gains."""
+        """Whether the binomial test applies: one trace per question, no gains."""
         return self.guarantee.counted.is_binary and self.traces == 1
 
     def most(self, delta: float) -> IntArray:
-        """Largest passing number lost, by the number gained; one entry where gains do not count."""
+        """Most lost that pass, by the number gained; one entry if gains do not count."""
         return most_of(self.guarantee, self.n, delta, self.traces)
 
     def passed(self, delta: float) -> BoolArray:
@@ -330,7 +331,7 @@ class Counts:
             return replace(found, both=lost, one=one, none=gained)
         if self.guarantee.counted.is_binary:
             return Certified(index, alpha, delta, n, lost, upper_limit(lost, n, delta))
-        # Bisection may end slightly above the limit that the test has excluded.
+        # Bisection may end slightly above alpha, which the test has rejected.
         upper = max(min(drop_limit(lost, gained, n, delta), alpha), 0.0)
         return Certified(index, alpha, delta, n, lost, upper, gained)
 
@@ -340,8 +341,8 @@ def counts_of(
 ) -> list[Counts]:
     """Count every guarantee along the thresholds.
 
-    With two traces per question the view holds all first ones, then all second ones in the same
-    order; a drop counts first traces only.
+    With two traces per question, the view holds all first ones, then all second ones in the same
+    order; a drop counts only first traces.
     """
     counts, n = [], view.n_questions // traces
     for guarantee in settings.guarantees:
@@ -362,10 +363,10 @@ def counts_of(
 
 
 def certify_counts(counts: list[Counts], delta: float) -> Certified | NotCertified:
-    """Find the most aggressive threshold at which every limit passes.
+    """Find the last threshold before the first at which some limit fails.
 
-    Each limit is tested at the whole of delta (intersection-union): if one is broken at a
-    threshold, its own test passes there with probability at most delta.
+    Each limit is tested at all of delta (intersection-union test): if one is broken at a threshold,
+    its own test passes there with probability at most delta.
     """
     passed = np.array([each.passed(delta) for each in counts])  # (n_losses, n_thresholds)
     last = last_passed(np.logical_and.reduce(passed))

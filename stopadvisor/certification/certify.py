@@ -1,7 +1,7 @@
 """Choose on fit questions, record the look, test on calibration questions, build the policy.
 
 In this order: the look is in the log before any calibration outcome is read.  The caller holds the
-run's lock.  Nothing but the log is written.
+run's lock.  Only the log is written.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ __all__ = [
 ]  # fmt: skip
 
 Despite = Literal["advice", "truncated", "large-alpha"]
-"""Objections that a user may override."""
+"""Objections that the user may override."""
 
 
 @dataclass(frozen=True)
@@ -71,18 +71,19 @@ class CertifyRequest:
 
     overrides: SettingsOverrides = field(default_factory=SettingsOverrides)
     looks: int | None = None
-    """Looks planned at these questions, which share delta; None keeps the earlier plan."""
+    """Number of looks planned at these questions, which share delta; None keeps the earlier
+    plan."""
     fresh: bool = False
     """Certify only on questions that no look has used; used ones join the fit questions."""
     despite: Sequence[Despite] = ()
     """Certify although the advice is full thinking, too many traces were cut off, or alpha is a
     large share of the full-thinking accuracy."""
     labels: int | None = None
-    """Number of labels planned, fixed by the first look.  None: the first look's number, or every
+    """Number of labels planned, fixed by the first look.  None: the first look's number, else every
     label that can change a decision."""
 
     def settings(self, source: Source) -> Settings:
-        """Complete the settings; delta is still that of all planned looks together."""
+        """Complete the settings; delta still covers all planned looks together."""
         return self.overrides.settings(
             read_assessment(source.folder),
             defaults=default_settings(source),
@@ -110,26 +111,26 @@ class Certification:
     """Settings under which the rule was chosen and tested."""
     calibration: Calibration
     look: Look | None
-    """None where no look was taken, because nothing could have been exported."""
+    """None if no look was taken, because nothing could have been exported."""
     policy: Policy
-    """A policy that never stops, where nothing was certified."""
+    """The policy; it never stops if nothing was certified."""
     remarks: tuple[str, ...]
     """What the reader should know before trusting the policy."""
     assessment: FitAssessment | None = None
-    """On fit questions; None for a transferred rule."""
+    """The assessment on fit questions; None for a transferred rule."""
     labels: LabelCounts | None = None
-    """Only where some calibration questions lack gold."""
+    """Only if some calibration questions lack gold."""
     changed: str | None = None
-    """A sentence that says why the exported rule is not the advised one."""
+    """Why the exported rule is not the advised one, in a sentence."""
     source: Policy | None = None
-    """The policy whose rule was transferred; None where the rule was chosen here."""
+    """The policy whose rule was transferred; None if the rule was chosen here."""
 
 
 def certify(source: Source, request: CertifyRequest) -> Certification:
     """Choose on fit questions, look at the calibration questions once, and certify.
 
-    The caller holds the lock of the `source`.  Where full thinking is advised, the policy never
-    stops; no question is opened and no look spent.
+    The caller holds the lock of the `source`.  If full thinking is advised, the policy never stops;
+    no question is opened and no look spent.
 
     Raises
     ------
@@ -144,7 +145,7 @@ def certify(source: Source, request: CertifyRequest) -> Certification:
     against = None
     if "advice" not in request.despite:
         against = advised_against(choice, assessment.recommendation)
-    if against is None:  # full thinking loses nothing: any alpha will do
+    if against is None:  # full thinking loses nothing, at any alpha
         _check_alpha(assessment, allowed="large-alpha" in request.despite)
     refusal = refused_beforehand(choice, plan.look.questions) or against
     if refusal is not None:
@@ -187,7 +188,7 @@ def start_labelling(source: Source, request: CertifyRequest) -> Labelling:
     """Choose on fit questions and take the look whose questions will be labelled.
 
     `certify` will find the same look for this `request`.  The caller holds the lock.  Raises as
-    `certify` does, and where no label could change anything.
+    `certify`, and CalibrationError if no label could change anything.
     """
     plan = _settled(source, request)
     choice = plan.assessment.choice
@@ -212,7 +213,7 @@ def _labelling(source: Source, plan: _Plan, questions: CalibrationQuestions) -> 
 
 
 def _check_alpha(assessment: FitAssessment, *, allowed: bool) -> None:
-    """Refuse an alpha that allows a large share of full thinking's right answers to be lost."""
+    """Refuse an alpha that would let a large share of full thinking's right answers be lost."""
     settings, accuracy = assessment.choice.settings, assessment.choice.full_accuracy
     if not settings.limits_accuracy or (allowed and settings.alpha < accuracy):
         return
@@ -220,7 +221,7 @@ def _check_alpha(assessment: FitAssessment, *, allowed: bool) -> None:
         show_fit(assessment.source, "calibrate")
         raise CalibrationError(
             f"alpha must be below the full-thinking accuracy ({accuracy:.3f} on fit "
-            f"questions), got {settings.alpha!r}: never being right would meet it"
+            f"questions), got {settings.alpha!r}: always being wrong would meet it"
         )
     if said := large_alpha(settings.alpha, accuracy, "fit questions"):
         show_fit(assessment.source, "calibrate")
@@ -243,7 +244,7 @@ def _policy(plan: _Plan, calibration: Calibration, look: Look | None, created: s
 
 
 def _settled(source: Source, request: CertifyRequest) -> _Plan:
-    """Choose on fit questions what will be tested; opens no calibration question."""
+    """Choose on fit questions what to test; opens no calibration question."""
     settings = request.settings(source)
     settings = replace(settings, traces=len(counted_traces(source.part("calibration"), settings)))
     asked = deploy_request(settings)
@@ -283,7 +284,7 @@ def _remarks(
     policy: Policy | None = None,
     changed: str | None = None,
 ) -> list[str]:
-    """Collect remarks; `policy` is None where no calibration question was opened."""
+    """Collect remarks; `policy` is None if no calibration question was opened."""
     found, choice = [], assessment.choice
     alpha, accuracy = choice.settings.alpha, choice.full_accuracy
     if choice.settings.limits_accuracy and (remark := alpha_remark(alpha, accuracy)):
@@ -315,10 +316,10 @@ def _why_another_rule(
     exported: str | None,
     assessed: Mapping[str, Any] | None,
 ) -> str | None:
-    """Explain why the exported rule is not the advised one; None where it is.
+    """Explain why the exported rule is not the advised one; None if it is.
 
-    `assessment` was made with the settings of this calibration; `assessed` is the run's
-    ``assessment.json``, which the user has read.
+    `assessment` has the settings of this calibration; `assessed` is the run's ``assessment.json``,
+    which the user has read.
     """
     if exported is None:
         return None
@@ -326,7 +327,7 @@ def _why_another_rule(
     if exported != advised:
         passed = {family: isinstance(result, Certified) for family, result in calibration.tested}
         if advised is None:
-            by_test = "--despite advice asked for what can be certified all the same"
+            by_test = "--despite advice asked for whatever can be certified"
         elif not passed.get(advised, False):
             by_test = (
                 f"{_name(advised)} passed no test on the calibration questions, and "

@@ -1,6 +1,6 @@
 """Check a policy against fresh probes: the use case of `stopadvisor verify`.
 
-Everything that can be refused is refused before a look is recorded and an outcome read.
+All refusals come before a look is recorded and an outcome read.
 """
 
 from __future__ import annotations
@@ -48,15 +48,16 @@ class CheckRequest:
     """Which questions check a policy, and how savings are counted."""
 
     serving: Serving | None = None
-    """None: the policy's own."""
+    """Serving regime; None for the policy's own."""
     weights: Weights | None = None
-    """None: as in the policy's own expectation."""
+    """Prices; None for those of the policy's own expectation."""
     transfer: bool = False
     """Allow probes of another model, template or engine."""
     test_only: bool = False
     """Use the test part only; calibration questions stay closed."""
     policies: int | None = None
-    """Policies to be checked on these questions, which share delta; None keeps the earlier plan."""
+    """Number of policies to check on these questions, which share delta; None keeps the earlier
+    plan."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,17 +65,17 @@ class CheckedPolicy(Verification, Shown):
     """`verify --json`: what fresh probes say about a policy."""
 
     policy: str
-    """Its file."""
+    """File of the policy."""
     digest: str
     """Its digest."""
     run: str
     """Where the probes are."""
     part: Literal["all", "test"]
-    """Which questions."""
+    """Which questions were used."""
     transfer: Literal["zero-shot"] | None
-    """Whether other conditions than the policy's were allowed."""
+    """Whether conditions other than the policy's were allowed."""
     check: PolicyCheck
-    """Its place among the policies checked on these questions."""
+    """Its number among the policies checked on these questions."""
     remarks: tuple[str, ...]
     """What the reader should know."""
     headline: str = ""
@@ -84,7 +85,9 @@ class CheckedPolicy(Verification, Shown):
 def check_policy(
     policy: Policy, file: str, source: Source, probes: str, request: CheckRequest
 ) -> CheckedPolicy:
-    """Check a policy against the probes of a source; the result names them `file` and `probes`.
+    """Check a policy against the probes of a source.
+
+    `file` and `probes` are their names in the result.
 
     Raises
     ------
@@ -141,7 +144,7 @@ def check_policy(
             f"{result.truncated_share:.1%} of the traces were cut off by max-think: "
             f"{meaning_of_cut(differs)}"
         )
-    # An imported run has no model either, but it has a cap and names its questions.
+    # An imported run has no model either, but has a cap and names its questions.
     of_archive = source.is_archive or (terms.model is None and terms.max_think is None)
     split, keys = terms.split, source.table.keys
     named = split is not None and names_questions([*split.fit, *split.calibration, *keys])
@@ -152,9 +155,9 @@ def check_policy(
         )
     if check.number > 1 and check.planned is None:
         remarks.append(
-            f"this is policy number {check.number} that is held against these questions: each "
-            f"verdict has its own delta, all together are wrong with a probability of up to "
-            f"{check.spent:g} on either side (--looks K with the first shares delta)"
+            f"this is policy number {check.number} to be checked on these questions: each verdict "
+            f"has its own delta, and the probability that any is wrong is up to {check.spent:g} "
+            "on either side (--looks K with the first shares delta)"
         )
     remarks += _not_on_record(certificate.ledger_head, terms.split, source)
     return CheckedPolicy(
@@ -199,7 +202,7 @@ def _bound(policy: Policy, source: Source, *, transfer: bool) -> list[str]:
             raise PolicyError(f"the policy answers task '{task}', got '{others[0]}'")
     except PolicyError as error:
         if not transfer:
-            raise PolicyError(f"{error} (--transfer verifies it there all the same)") from error
+            raise PolicyError(f"{error} (--transfer verifies it there anyway)") from error
         remarks.append(f"zero-shot transfer: {error}")
     return remarks
 
@@ -250,7 +253,7 @@ def _graded_alike(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[st
 
 
 def _not_on_record(head: str, split: SplitTerms | None, source: Source) -> list[str]:
-    """Remark on a policy that was calibrated on this run's questions but is not in its log."""
+    """Remark on a policy calibrated on this run's questions by a look that is not in its log."""
     if not head or split is None or not set(split.calibration) <= set(source.table.keys):
         return []
     if head in {look.head for look in read_log(source.folder).looks}:
@@ -266,11 +269,11 @@ def _open(
     policy: Policy, certificate: CertificateTerms, view: Source, rows: IntArray
 ) -> tuple[OpenQuestions, list[str]]:
     """Open these questions, recording a look at the calibration questions among them."""
-    # At least the default: a policy certified at delta = 0.001 must not make this look cheap.
+    # At least the default: a policy certified at delta = 0.001 must not buy a cheap look.
     delta = max(certificate.delta, DEFAULT_DELTA)
     request = {"protocol": "verify", "policy": policy.digest}
     assessed = read_assessment(view.folder)
-    # A run that was never assessed may later be calibrated at the policy's alpha only.
+    # A run that was never assessed may later be calibrated only at the policy's alpha.
     stands = assessed is not None and assessed["alpha"] is not None
     overrides = SettingsOverrides(alpha=None if stands else certificate.alpha)
     settings = overrides.settings(assessed, defaults=default_settings(view))

@@ -1,4 +1,4 @@
-"""Which calibration questions a test counts, and refusals that need no look; opens no outcome."""
+"""Calibration questions that a test counts, and refusals that need no look; opens no outcome."""
 
 from __future__ import annotations
 
@@ -22,10 +22,7 @@ __all__ = [
 
 
 def unseen_rows(choice: Choice, calibration_table: ProbeTable) -> IntArray:
-    """Return the rows that the test counts, as `entering_rows` does.
-
-    Raises CalibrationError, also as `entering_rows`, where a question was used for fitting.
-    """
+    """Return `entering_rows`; CalibrationError also if a question was used for fitting."""
     fit = choice.fit.table
     shared = {*fit.groups} & {*calibration_table.groups} | {*fit.keys} & {*calibration_table.keys}
     if shared:
@@ -38,8 +35,9 @@ def unseen_rows(choice: Choice, calibration_table: ProbeTable) -> IntArray:
 def check_questions(choice: Choice, calibration_table: ProbeTable) -> IntArray:
     """Return `unseen_rows` if every rule can be tested on them.
 
-    Raises CalibrationError, also as `unseen_rows`, where a question was not probed where a rule
-    probes it, or lacks a signal that the rule reads there.
+    Raises CalibrationError as `unseen_rows`, and if a question lacks a probe or a signal that a
+    rule
+    needs.
     """
     rows = unseen_rows(choice, calibration_table)
     for sequence in choice.sequences:
@@ -55,20 +53,20 @@ def check_questions(choice: Choice, calibration_table: ProbeTable) -> IntArray:
 
 
 def require_gold(settings: Settings, table: ProbeTable) -> None:
-    """Refuse a loss that needs gold where questions have none; reads no outcome."""
+    """Refuse a loss that needs gold if questions have none; reads no outcome."""
     for each in settings.guarantees:
         if each.counted.needs_gold and table.graded_by != "gold":
             raise CalibrationError(
-                f"--loss {each.loss} takes gold for every question that certifies it, and not all "
-                "of these have it: add gold to the workload and probe again with --regrade, or "
+                f"--loss {each.loss} needs gold for every question that certifies it, and some of "
+                "these have none: add gold to the workload and probe again with --regrade, or "
                 "certify --loss differs"
             )
 
 
 def entering_rows(calibration_table: ProbeTable, settings: Settings) -> IntArray:
-    """Rows that the test counts, as `counted_traces` returns them.
+    """Rows that the test counts, as returned by `counted_traces`.
 
-    Raises CalibrationError where there is none, too many traces were cut off, or a category has too
+    Raises CalibrationError if there is none, too many traces were cut off, or a category has too
     few questions; also as `second_traces`.
     """
     rows = counted_traces(calibration_table, settings)
@@ -86,10 +84,10 @@ def entering_rows(calibration_table: ProbeTable, settings: Settings) -> IntArray
 
 
 def counted_traces(table: ProbeTable, settings: Settings) -> IntArray:
-    """Rows that a test counts, one question of each group; shape (n_traces, n_questions).
+    """Rows that a test counts, one question per group; shape (n_traces, n_questions).
 
-    Two traces where every question has two and some loss is 0 or 1; one for a drop alone, and where
-    labels are missing.  Raises as `second_traces`.
+    Two traces if every question has two and some loss is 0 or 1; one for a drop alone, or if labels
+    are missing.  Raises as `second_traces`.
     """
     rows = calibration_rows(table)
     counted = [each.counted for each in settings.guarantees]
@@ -101,7 +99,7 @@ def counted_traces(table: ProbeTable, settings: Settings) -> IntArray:
 
 
 def check_categories(questions: ProbeTable, settings: Settings) -> None:
-    """Refuse a category with fewer questions than its limit takes."""
+    """Refuse a category with fewer questions than its limit needs."""
     for each in settings.guarantees:
         if each.category is None:
             continue
@@ -109,14 +107,14 @@ def check_categories(questions: ProbeTable, settings: Settings) -> None:
         known = sorted({name for name in questions.categories if name is not None})
         if not n:
             raise CalibrationError(
-                f"no calibration question is of category {each.category!r}; there are "
+                f"no calibration question is in category {each.category!r}; the categories are "
                 f"{', '.join(map(repr, known)) or 'none'}"
             )
         needed = labels_for(each, settings.delta, Shares())
         if needed is not None and n < needed:
             raise CalibrationError(
                 f"category {each.category!r} has {n} calibration questions, and "
-                f"{each.loss}={each.alpha:g} takes at least {needed} of which none is lost: no "
+                f"{each.loss}={each.alpha:g} needs at least {needed}, none of them lost: no "
                 "calibration question was opened"
             )
 
@@ -125,7 +123,7 @@ def check_categories(questions: ProbeTable, settings: Settings) -> None:
 
 
 def refused_beforehand(choice: Choice, questions: ProbeTable) -> NotCertified | None:
-    """Return a refusal where no look could end in an exported rule; opens nothing."""
+    """Return a refusal if no look could end in an exported rule; opens nothing."""
     if choice.nothing is not None:
         return NotCertified(f"{choice.nothing}; no calibration question was opened", None, None)
     if not any(sequence.saves.any() for sequence in choice.sequences):
@@ -135,7 +133,7 @@ def refused_beforehand(choice: Choice, questions: ProbeTable) -> NotCertified | 
     table, why = questions.take(rows[0]), ""
     for each in settings.guarantees:
         traces = len(rows) if each.counted.is_binary else 1
-        # The last entry is the best case: every question gained, or lost with neither trace.
+        # The last entry is the best case: every question gained, or lost by neither trace.
         if most_of(each, counted_rows(table, each).size, settings.delta, traces)[-1] < 0:
             asked = ", ".join(map(str, settings.guarantees))
             why = (
@@ -151,7 +149,7 @@ def refused_beforehand(choice: Choice, questions: ProbeTable) -> NotCertified | 
 
 
 def cannot_exclude(n: int, alpha: float, delta: float) -> str:
-    """Say why so few questions can show nothing, whatever their answers."""
+    """Say why so few questions can show nothing, whatever the answers."""
     return (
         f"{n} calibration questions cannot exclude a risk above {alpha:g} at confidence "
         f"{1 - delta:g} by the exact test, not even with no loss"
@@ -159,13 +157,13 @@ def cannot_exclude(n: int, alpha: float, delta: float) -> str:
 
 
 def advised_against(choice: Choice, advice: Recommendation) -> NotCertified | None:
-    """Return a refusal where full thinking is advised; opens nothing."""
+    """Return a refusal if full thinking is advised; opens nothing."""
     if advice.policy != "full-budget":
         return None
     reason = deciding_reason(advice.policy, advice.reasons).rstrip(".")
     step, _, why = reason.partition(": ")
     needed, expected = labels_to_name(choice.settings, choice)
-    # More labels raise the chance of a certificate; they make no probe cheaper and no rule better.
+    # More labels raise the chance of a certificate, but make no probe cheaper and no rule better.
     helps = choice.advised is None or step == "Certificate"
     return NotCertified(
         f"the advice is full thinking ({why}), and calibrate follows it: no calibration question "
@@ -176,9 +174,9 @@ def advised_against(choice: Choice, advice: Recommendation) -> NotCertified | No
 
 
 def labels_to_name(settings: Settings, choice: Choice | None) -> tuple[int | None, float | None]:
-    """Labels needed at the risk that fit questions show, or without a rule at no loss at all.
+    """Labels needed, and the risk they assume: that on fit questions, or 0 without a choice.
 
-    Nothing where no rule saves anything: no number of labels would help.
+    None if no rule saves anything: no number of labels would help.
     """
     if choice and choice.saves_nothing:
         return None, None

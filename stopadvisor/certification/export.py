@@ -1,8 +1,9 @@
 """Build the content of a policy from a calibration and the run's manifest.
 
-What decides a stop in production comes from the manifest, what was shown about it from the
-calibration.  What is expected of it is measured on the questions that certified it: estimates, not
-claims, with a band for the saving, because the same questions chose the threshold.
+The rule and its certificate come from the calibration, the model and prompt that it is bound to
+from the manifest.  Expected figures are measured on the questions that certified the rule.  They
+are estimates, not claims; the saving has a simultaneous band, because the same questions chose the
+threshold.
 """
 
 from __future__ import annotations
@@ -63,19 +64,19 @@ from stopadvisor.stats.intervals import exact_interval, saving_band
 from stopadvisor.workload.questions import PARTS
 
 _STACKS: tuple[Serving, ...] = ("kv-fork", "prefix-cache", "black-box")
-"""Other serving stacks for which a policy says what it saves."""
+"""Other serving stacks for which a policy gives its saving."""
 _MOST_STORED = 2000
-"""Calibration questions whose features go into the file, for drift to be measured against."""
+"""Most calibration questions whose features are stored, to measure drift against."""
 _MOST_SERVED = 500
-"""Calibration questions whose stops go into the file; drift too small to show with this many does
+"""Most calibration questions whose stops are stored; drift too small to show with this many does
 not matter."""
 _MOST_BLOCKS = 1000
-"""Blocks of questions that are resampled together."""
+"""Most blocks of questions that are resampled together."""
 _FIGURES = (
     "total_saving_pct", "think_saving_pct", "uncut_saving_pct", "accuracy", "full_accuracy",
     "answer_saving_pct",
 )  # fmt: skip
-"""Figures that are expected as calibration questions measure them, and test questions."""
+"""Expected figures, measured on calibration questions and on test questions."""
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "torch", "transformers")
 
 __all__ = ["differs_limit", "expectation", "policy_terms", "served_features"]
@@ -86,7 +87,7 @@ def expectation(
 ) -> tuple[Outcome, tuple[float, float]]:
     """Measure an exported rule on the calibration questions that certified it.
 
-    Also return the 95 % band of its net saving in percent, at its threshold.
+    Also return the 95 % band of its net saving (percent) at its threshold; see `saving_band`.
     """
     view = rule.scorer.view(entered)
     curve = rule.scorer.curve(view, rule.order)
@@ -114,14 +115,14 @@ def _expected(
 ) -> ExpectedTerms:
     """Measure the rule on the questions that certified it, and on the test part if there is one.
 
-    In the test part, too, one question of each group counts.
+    One question per group counts, in the test part too.
     """
     found, band = expectation(rule, entered, settings, seed=source.seed)
     test = open_test(source)
     test = test.take(calibration_rows(test)) if test.n_questions else test
     elsewhere: GradedTable = test if test.n_questions else calibration.entered
-    # Labels were asked for on calibration questions only, and only where replies differ: they give
-    # no test figures and no accuracy.
+    # Only calibration questions have labels, and only where replies differ: that gives no test
+    # figures and no accuracy.
     few = calibration.labelled is not None
     by_agreement = few or calibration.entered.graded_by == "agreement"
     expected = ExpectedTerms(
@@ -130,7 +131,7 @@ def _expected(
         fit_total_saving_pct=rule.fit_saving_pct,
         fit_risk=rule.fit_risk,
         calibration_n=found.n // rule.certificate.traces,
-        # The table counts unlabelled replies as lost; a sample of labels estimates the share.
+        # The table counts unlabelled replies as lost; a sample of labels estimates the risk.
         calibration_risk=found.risk
         if rule.certificate.differing is None
         else rule.certificate.risk,
@@ -178,12 +179,11 @@ def policy_terms(
 ) -> PolicyTerms:
     """Content of a policy, for `policy.build_policy`; without a rule it never stops.
 
-    `full_accuracy` and `profile` describe the questions that the rule was chosen on.  `look` is
-    None where none was taken; then there is no rule.  `created`, in ISO 8601, defaults to the time
-    of the look.
+    `full_accuracy` and `profile` describe the questions that the rule was chosen on.  Without a
+    look there is no rule.  `created`, in ISO 8601, defaults to the time of the look.
     """
     table, tasks = source.table, set(source.table.tasks)
-    ids = {}  # keys of questions and of their groups: `verify` leaves out both
+    ids = {}  # keys of questions and of their groups, as `verify` leaves out both
     for i, name in enumerate(PARTS):
         part = table.take(source.parts == i)
         ids[name] = tuple(sorted({*part.keys, *part.group_ids}))
@@ -201,7 +201,7 @@ def policy_terms(
         entropy_source=table.entropy_source,
         **_bound_to(source),
         serving=settings.serving,
-        # The time of the look, so that the same calibration gives the same digest.
+        # The time of the look: the same calibration gives the same digest.
         created=created or (look.created if look else timestamp()),
         versions={"stopadvisor": __version__, **versions_of(*_PACKAGES)},
         workload_sha256=source.workload_sha256,
@@ -220,7 +220,7 @@ def policy_terms(
     if rule.certificate.traces != calibration.traces:
         entered = calibration.first
     stored = drift_features(rule.scorer, calibration.first)
-    # Evenly spaced: in a sorted workload the first rows are not like the rest.
+    # Evenly spaced: in a sorted workload the first rows are unlike the rest.
     spaced = np.linspace(0, len(stored) - 1, min(len(stored), _MOST_STORED)).astype(int)
     return replace(
         terms,
@@ -327,14 +327,14 @@ def _certificate(
 
 
 def _model(scorer: Scorer) -> dict[str, Any]:
-    """Fields of what was fitted: standardisation and weights."""
+    """Fields of the fitted model: standardisation and weights."""
     schedule = scorer.schedule
     model = schedule.model if isinstance(schedule, Climb) else scorer.model
     return {} if model is None else dict(vars(model))
 
 
 def _where(rule: ExportedRule, source: Source) -> dict[str, Any]:
-    """Where the policy probes or stops unconditionally; for a ladder, which replies it requests."""
+    """Fields that say where the policy probes or stops; for a ladder, which replies it requests."""
     schedule, family = rule.scorer.schedule, rule.scorer.family
     if isinstance(schedule, Climb):
         gives_up = {"on_give_up": schedule.on_give_up, "give_up": schedule.give_up or None}
@@ -347,7 +347,7 @@ def _where(rule: ExportedRule, source: Source) -> dict[str, Any]:
     elif isinstance(schedule, GridSchedule):
         trigger = schedule.trigger()
     else:
-        # A run of recorded answers has no markers in its plan.
+        # A run from recorded answers has no markers in its plan.
         plan = {} if source.manifest is None else source.manifest["plan"]
         trigger = schedule.trigger([list(ids) for ids in plan.get("markers", ())])
     where, budgets = trigger_terms(trigger, family=family)
@@ -363,7 +363,7 @@ def _ladder(source: Source, **climbed: Any) -> LadderTerms:
 def _bound_to(source: Source) -> dict[str, Any]:
     """Fields that bind the policy to a model, an engine and a prompt; archives name no model.
 
-    A ladder's policy is bound by its rungs, and by the prompt unless the replies were imported.
+    A ladder's policy is bound to its rungs, and to the prompt unless the replies were imported.
     """
     manifest = source.manifest
     nothing: dict[str, Any] = {
@@ -408,9 +408,9 @@ _NO_TEXT = TokenText("", None)
 
 
 def _drawn(manifest: Mapping[str, Any]) -> DrawnTerms | None:
-    """Sampling that resulted from the plan and the model's own settings, for servers to match.
+    """Sampling that the plan and the model's own settings resulted in, for servers to match.
 
-    None where traces were imported, or the run does not record the model's settings.
+    None if traces were imported, or the run does not record the model's settings.
     """
     settings = (manifest["engine"] or {}).get("generation_config")
     if settings is None or recorded_sampling(manifest):
@@ -420,14 +420,14 @@ def _drawn(manifest: Mapping[str, Any]) -> DrawnTerms | None:
     return DrawnTerms(**asdict(Sampling.of(SimpleNamespace(**settings), plan)))
 
 
-# --- What traffic is compared with ----------------------------------------------------------------
+# --- Reference for traffic ------------------------------------------------------------------------
 
 
 def differs_limit(rule: ExportedRule, entered: CalibrationQuestions, delta: float) -> float | None:
-    """Upper limit (Clopper-Pearson) of the share of replies that differ from full thinking's.
+    """One-sided Clopper-Pearson limit of the share of replies that differ from full thinking's.
 
-    At the certified threshold alone, which the same questions chose.  None where the probes hold no
-    answers to compare.
+    Pointwise, at the certified threshold, which the same questions chose.  None if the probes hold
+    no answers to compare.
     """
     view = rule.scorer.view(entered)
     try:
@@ -440,10 +440,9 @@ def differs_limit(rule: ExportedRule, entered: CalibrationQuestions, delta: floa
 
 
 def served_features(rule: ExportedRule, entered: CalibrationQuestions) -> ServedTerms:
-    """Where calibration questions stop, with their prompt lengths and first confidences.
+    """Stops, prompt lengths and first confidences of calibration questions, evenly spaced.
 
-    Holds evenly spaced questions, one value each.  For a ladder `stop` is the number of the reply
-    that is served, -1 for the reference.
+    For a ladder `stop` is the number of the reply served, -1 for the reference.
     """
     n = entered.n_questions
     spaced: IntArray = np.linspace(0, n - 1, min(n, _MOST_SERVED)).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Certify, write the policy, sign it, put it in use: the use case of `stopadvisor calibrate`."""
+"""Certify a rule, then write, sign and promote its policy: the use case of `calibrate`."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ class LookEntry:
     number: int
     """Number of this look at these calibration questions."""
     planned: int | None
-    """Looks planned beforehand."""
+    """Number of looks planned beforehand."""
     spent: float
     """Error probability spent by all looks so far."""
     elsewhere: int
-    """Looks on record at other questions of the run, or at other probes of these in neighbouring
-    runs."""
+    """Number of looks on record at other questions of the run, or at other probes of these in
+    neighbouring runs."""
     head: str
     """Digest of its line in the run's looks.jsonl."""
     opened: bool
-    """Whether its figures are shown: those of a certificate, of labelling and of the last planned
-    one. Of any other look only its failure is shown."""
+    """Whether its figures are shown: those of a certificate, of labelling, or of the last planned
+    look. Any other look shows only that it failed."""
 
 
 @dataclass(frozen=True)
@@ -70,27 +70,27 @@ class RuleTest:
     certified: bool
     """Whether a threshold passed."""
     position: int | None
-    """Of its last passed threshold, in the order fixed on fit."""
+    """Index of the last threshold that passed, in the order fixed on fit."""
     n: int
-    """Calibration questions that were counted; where a look showed no figure, all of them."""
+    """Calibration questions counted; all of them if the look showed no figure."""
     losses: int | None
-    """Lost questions at that threshold; where two traces count, lost replies."""
+    """Lost questions at that threshold; lost replies if two traces count."""
     upper: float | None
     """Exact upper limit there."""
     reason: str | None
     """Why none passed."""
     labels_needed: int | None
-    """Labels that would do."""
+    """Number of labels that would suffice."""
     gained: int | None = None
-    """Only of a drop: questions that stopping made right."""
+    """Only for a drop: questions that stopping made right."""
     both: int | None = None
-    """Only where two traces count: questions of which both replies are lost."""
+    """Only if two traces count: questions with both replies lost."""
     one: int | None = None
-    """Of which one is."""
+    """Questions with one reply lost."""
     differing: int | None = None
-    """Only where labels were planned: replies that differ."""
+    """Only if labels were planned: replies that differ."""
     planned_labels: int | None = None
-    """How many of these, the first, were labelled; `losses` are among them."""
+    """Number of these that were labelled, the first ones; `losses` are among them."""
 
 
 @dataclass(frozen=True)
@@ -112,19 +112,19 @@ class CalibratedRun(Shown):
     """A certificate or a refusal, and the policy that was written."""
 
     protocol: Literal["deploy"] = "deploy"
-    """Only this one certifies."""
+    """The only protocol that certifies."""
     run: str
     """Where the probes are."""
     alpha: float
     """The risk asked for."""
     loss: LossName | None = None
-    """What it limits, `differs` or `drop`; without it lost answers."""
+    """What it limits, `differs` or `drop`; lost answers if missing."""
     asked: str | None = None
-    """All limits asked for in words, where they are not one on lost answers."""
+    """All limits asked for, in words, unless there is only one, on lost answers."""
     delta: float
-    """Error probability of this look."""
+    """Error probability of this look; if looks were planned, of all of them together."""
     confidence: float | None
-    """Of a certificate of this look; null where none was taken, as the next."""
+    """Confidence of a certificate from this look; null, like `look`, if no look was taken."""
     look: LookEntry | None
     """This look at the calibration questions."""
     certified: bool
@@ -132,15 +132,15 @@ class CalibratedRun(Shown):
     policy: str
     """The file that was written; no other policy is ever written there."""
     digest: str
-    """Digest of that policy: so the calibration names what it is about."""
+    """Digest of that policy, which the calibration belongs to."""
     promoted: str | None
-    """Its copy, the policy in use; null where another stays in use, and with `--out`."""
+    """Its copy, the policy in use; null if another stays in use, or with `--out`."""
     kind: Literal["stop", "full-budget"]
     """`stop` or `full-budget`."""
     family: str | None
-    """The exported rule; null for `full-budget`, as the next three."""
+    """The exported rule; null for `full-budget`, like the next three."""
     schedule: tuple[int, ...] | None
-    """Thinking tokens at which it probes; null too where each trace has positions of its own."""
+    """Thinking tokens at which it probes; also null if each trace has positions of its own."""
     where: str | None
     """The same in words."""
     threshold: float | None
@@ -150,19 +150,19 @@ class CalibratedRun(Shown):
     on_stop: Literal["answer"] | None = None
     """Only with `--on-stop answer`."""
     certificate: Certificate | None
-    """What was shown; null where nothing was."""
+    """The certificate; null if nothing was certified."""
     refusal: NotCertified | None
-    """Why not, where nothing was."""
+    """Why nothing was certified."""
     tested: tuple[RuleTest, ...]
     """Each rule that was tested."""
     expected: Expected | None
-    """What the policy is expected to do."""
+    """Expected risk and saving of the policy."""
     graded_by: Literal["gold", "agreement"]
-    """What says that an answer is right. By `agreement`, where gold is missing, it is right where
-    it is what full thinking answers: then every accuracy here is a share that agrees, and every
-    risk one that differs."""
+    """How answers are graded. By `agreement`, if gold is missing, an answer is right if it equals
+    full thinking's: then every accuracy here is a share that agrees, and every risk one that
+    differs."""
     advised_family: str | None
-    """The rule that `assess` advised; null for the full budget, as the next three."""
+    """The rule that `assess` advised; null for the full budget, like the next three."""
     advised_schedule: tuple[int, ...] | None
     """Where it probes."""
     advised_where: str | None
@@ -170,27 +170,27 @@ class CalibratedRun(Shown):
     advised_fit_total_saving_pct: float | None
     """Its net saving on fit questions."""
     changed: str | None
-    """Why another rule than the advised one was exported; null where it was not."""
+    """Why the exported rule is not the advised one; null if it is."""
     profile: Mapping[str, ProfileShare] | None
-    """Kinds of fit questions, along their thinking; with `--from` of the calibration questions."""
+    """Trajectory types of the fit questions; with `--from`, of the calibration questions."""
     remarks: tuple[str, ...]
     """What the reader should know."""
     headline: str
     """First line of the screen and of the report."""
     repeats: Repeats | None = None
-    """Only where fit questions thought twice: full thinking against itself."""
+    """Only if fit questions were sampled twice: full thinking against itself."""
     transfer: Transfer | None = None
     """Only with `--from`."""
     labels: LabelCounts | None = None
-    """Only where few calibration questions have gold: what labels there are."""
+    """Only if some calibration questions lack gold: the labels there are."""
     traces: int | None = None
-    """Only where two traces of each calibration question were counted."""
+    """Only if two traces of each calibration question were counted."""
     serve_with: tuple[str, ...] | None = None
-    """Words after `stopadvisor serve POLICY`; missing where its stack has no server."""
+    """Arguments after `stopadvisor serve POLICY`; missing if its stack has no server."""
 
 
 Headline = Callable[[Expected | None, str], str]
-"""Writes the first line from the expected figures (None: not certified) and the serving stack."""
+"""Writes the first line from expected figures (None if not certified) and the serving stack."""
 
 
 def calibrated(
@@ -204,8 +204,8 @@ def calibrated(
 ) -> CalibratedRun:
     """Build the result from a certification and the files of its policy.
 
-    `run` is the folder, `source_policy` the file that the rule came from, and `model` the run's
-    model, by name or folder.
+    `run` is the run's folder, `source_policy` the file that the rule came from, and `model` the
+    name or folder of the run's model.
     """
     settings, terms, calibration = found.settings, found.policy.terms, found.calibration
     look, source, transfer = found.look, found.source, None
@@ -290,9 +290,9 @@ class PolicyFiles:
 
     policy: Path
     promoted: Path | None
-    """Its copy, the policy in use; None where another stays in use."""
+    """Its copy, the policy in use; None if another stays in use."""
     remarks: tuple[str, ...] = ()
-    """Why the file is not the requested one."""
+    """Why the file is not the requested one, if it is not."""
 
 
 @dataclass(frozen=True)
@@ -300,10 +300,10 @@ class PolicyTarget:
     """Where to write a policy, and with which key to sign it."""
 
     out: Path | None = None
-    """The file, JSON if its name ends in .json; None for a new file in the run, which is copied to
-    ``policy.joblib`` when it is put in use."""
+    """The file, JSON if its name ends in .json; None for a new file in the run, copied to
+    ``policy.joblib`` when it is promoted."""
     key: PemKey | None = None
-    """Signing key."""
+    """Signing key, if any."""
 
     @property
     def format(self) -> Format:
@@ -311,7 +311,7 @@ class PolicyTarget:
         return "json" if self.out is not None and self.out.suffix == ".json" else "joblib"
 
     def check(self, folder: Path) -> None:
-        """Refuse, before a look is spent, a file that cannot be written."""
+        """Refuse a file that cannot be written, before a look is spent."""
         target = self.out or folder / f"policy.{self.format}"
         if target.is_dir():
             raise OutputError(f"cannot write the policy to {target}: it is a folder")
@@ -325,7 +325,7 @@ class PolicyTarget:
             if file == self.out:
                 return PolicyFiles(file, None)
             remark = (
-                f"{self.out} holds another certified policy and stays as it is: the new one is "
+                f"{self.out} holds another certified policy and is left unchanged: the new one is "
                 f"{file}"
             )
             return PolicyFiles(file, None, (remark,))
@@ -343,15 +343,15 @@ def issue(
     *,
     source_policy: Path | None = None,
 ) -> CalibratedRun:
-    """Certify a rule and write its policy; where nothing passed, one that never stops.
+    """Certify a rule and write its policy; if nothing passed, one that never stops.
 
-    Holds the lock of the `source` meanwhile.  `source_policy` is a policy of another run whose rule
-    is calibrated here; None to choose a rule on this run.
+    Holds the lock of the `source` meanwhile.  `source_policy` is another run's policy whose rule is
+    to be calibrated here; None to choose a rule on this run.
 
     Raises
     ------
     OutputError
-        A file cannot be written, or another process works on the run.
+        A file cannot be written, or another process is working on the run.
     PolicyError
         `source_policy` cannot be read or transferred.
     CalibrationError, ProbeError

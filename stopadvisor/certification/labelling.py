@@ -1,13 +1,13 @@
-"""Certify lost answers where few calibration questions have gold.
+"""Certify lost answers if few calibration questions have gold.
 
 A reply that equals the natural answer in normal form takes its grade.  Only a question whose reply
-differs can be lost, so labels are needed for these alone, and only where they can change a
+differs can be lost, so only such questions need labels, and only while a label can change a
 decision.  With a planned number M of labels, the first M differing replies at each threshold are a
-sample, and the exact test also uses how many differ.  A counted reply without a label counts as
-lost, which can only withhold a certificate.
+sample, and the exact test also uses the number that differ.  A sampled reply without a label counts
+as lost, which can only withhold a certificate.
 
-Rules are chosen by agreement, and the look is recorded with the order of asking, before any
-question is shown or any label read.  The caller holds the run's lock.
+Rules are chosen by agreement, and the look is recorded with the order of asking before any question
+is shown or any label read.  The caller holds the run's lock.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ __all__ = [
 # --- The test with few labels ---------------------------------------------------------------------
 
 Grades = Mapping[int, GoldGrade | None]
-"""Grade by row of the table; None (nobody can tell) counts as lost where the reply differs."""
+"""Grade by row of the table; None (nobody can tell) counts as lost if the reply differs."""
 
 
 def check_partial(settings: Settings) -> None:
@@ -70,7 +70,7 @@ def check_partial(settings: Settings) -> None:
         if settings.loss != "drop":
             what = "a further limit is tested with the first"
         raise CalibrationError(
-            f"{what}, which takes gold for every calibration question, and some have none: "
+            f"{what}, which needs gold for every calibration question, and some have none: "
             "--loss lost alone is certified with few labels, --loss differs without any"
         )
 
@@ -78,9 +78,9 @@ def check_partial(settings: Settings) -> None:
 def to_choose_by(settings: Settings) -> Settings:
     """Settings for choosing rules before any label is known.
 
-    Without labels all one can see is whether a reply differs.  About half of the differing replies
-    are lost, so the choice uses twice the limit.  This affects how good the choice is, not whether
-    the certificate is true.
+    Without labels one only sees whether a reply differs.  About half of the differing replies are
+    lost, so the choice uses twice the limit.  That affects how good the choice is, not whether the
+    certificate holds.
     """
     return replace(
         settings, loss="differs", alpha=min(2 * settings.alpha, (1 + settings.alpha) / 2)
@@ -90,7 +90,7 @@ def to_choose_by(settings: Settings) -> Settings:
 def may_be_lost(view: GradedTable) -> BoolArray:
     """Whether a label could show that a stop is lost, (n_questions, n_probes + 1).
 
-    Only where the reply differs from the natural answer, and there is one.
+    Only if there is a natural answer and the reply differs from it.
     """
     reply, full = view.stop_codes, view.full_codes[:, None]
     found = np.zeros((view.n_questions, view.n_checkpoints + 1), dtype=np.bool_)
@@ -101,7 +101,7 @@ def may_be_lost(view: GradedTable) -> BoolArray:
 def at_worst(table: CalibrationQuestions, grades: Grades) -> CalibrationQuestions:
     """Grade questions by their labels; a differing reply without a label counts as lost.
 
-    On this table the exact test passes the thresholds that `stats.adaptive_labels.walk` passes.
+    On this table the exact test passes the same thresholds as `stats.adaptive_labels.walk`.
     """
     answered = table.full_codes >= 0
     agrees = (table.stop_codes == table.full_codes[:, None]) & answered[:, None]
@@ -119,7 +119,7 @@ def at_worst(table: CalibrationQuestions, grades: Grades) -> CalibrationQuestion
 
 
 def asking_plan(choice: Choice, order: IntArray, planned: int | None = None) -> AskingPlan:
-    """Plan for a number of labels as fit questions prefer; without one, label all."""
+    """Plan for a number of labels, a sample if fit questions prefer it; without one, label all."""
     if planned is None:
         return AskingPlan(order)
     sequence, settings = choice.sequences[0], choice.settings
@@ -134,7 +134,7 @@ def asking_plan(choice: Choice, order: IntArray, planned: int | None = None) -> 
 
 
 def tested_deltas(choice: Choice, plan: AskingPlan) -> tuple[float, ...]:
-    """Error probability of each sequence that is tested; their sum is at most delta."""
+    """Error probability of each sequence's test; their sum is at most delta."""
     if not plan.is_sample:
         return choice.deltas(plan.order.size)
     # The test of a sample may use all of delta, so nothing is left for a second sequence.
@@ -168,7 +168,7 @@ def _at_thresholds(
 
 
 def label_request(source: Source, settings: Settings) -> dict[str, Any]:
-    """Entry that the log of looks needs in addition: a digest of the order of asking."""
+    """What the log of looks records in addition: a digest of the order of asking."""
     check_partial(settings)
     grading = (source.manifest or {}).get("grading", {})
     if "grader_sha256" in grading:
@@ -184,11 +184,11 @@ def label_request(source: Source, settings: Settings) -> dict[str, Any]:
 def planned_labels(
     source: Source, asked: Mapping[str, Any], wanted: int | None, *, fresh: bool
 ) -> int | None:
-    """Number of labels to plan for: what the first look recorded, else what is wanted.
+    """Number of labels to plan for: the one that the first look recorded, else `wanted`.
 
-    `asked` are the settings of the look, including the order of asking where labels are needed.
-    With `fresh` other questions may be labelled, for which another number may be planned.
-    CalibrationError where the number differs from the one recorded before figures were shown.
+    `asked` are the settings of the look, including the order of asking if labels are needed.  With
+    `fresh` other questions may be labelled, with another number.  CalibrationError if the number
+    differs from the one recorded before figures were shown.
     """
     asked = as_recorded(asked)
     log = read_log(source.folder)
@@ -204,7 +204,7 @@ def planned_labels(
             named = "no --labels" if planned is None else f"--labels {planned}"
             raise CalibrationError(
                 f"look {look.number} at these questions named {named}, which settled which labels "
-                f"count before a figure of theirs was shown, got --labels {wanted}: say --fresh "
+                f"count before any of their figures was shown, got --labels {wanted}: pass --fresh "
                 "for questions that no look has used"
             )
     return wanted
@@ -229,17 +229,17 @@ class LabelCounts:
     workload: int
     """Calibration questions whose gold came with the workload."""
     asked: int
-    """Other questions that somebody was asked about."""
+    """Other questions shown to a labeller."""
     used: int
-    """Of these, questions whose right answer is settled."""
+    """Questions among these whose right answer is settled."""
     cannot_tell: int
-    """Questions that a labeller could not tell; they count as lost."""
+    """Questions whose labeller could not tell; they count as lost."""
     disagreeing: int
     """Questions that two labellers answered differently; they count as lost."""
     more_labels: int
-    """About how many are still worth asking for."""
+    """Expected number of labels still worth asking for."""
     more_saving_pp: float
-    """Points of net saving that they are expected to add."""
+    """Points of net saving that these are expected to add."""
 
 
 @dataclass(frozen=True)
@@ -255,29 +255,29 @@ class LabelledRun:
     n: int
     """Calibration questions; all of them count."""
     planned: int | None
-    """Labels that were planned for, with `--labels`."""
+    """Number of labels planned with `--labels`."""
     sampled: int | None
-    """Where fit questions prefer a sample: of the replies that differ at a threshold the first so
-    many count, in an order fixed beforehand; null where all do."""
+    """If fit questions prefer a sample, its size: of the replies that differ at a threshold this
+    many count, in an order fixed beforehand; null if all count."""
     labels: LabelCounts
-    """What there is, and what more would buy."""
+    """Labels there are, and what more would buy."""
     certified_saving_pct: float
-    """Net saving that these labels certify, as fit questions measure it."""
+    """Net saving that these labels certify, as measured on fit questions."""
     labellers: Mapping[str, int]
-    """Questions that each has labelled."""
+    """Number of questions labelled, by labeller."""
     disagreements: tuple[str, ...]
-    """Ids of the questions answered differently."""
+    """Ids of the questions that two labellers answered differently."""
     file: str
-    """Where the labels are."""
+    """File of the labels."""
     exported: str | None
-    """The sheet that was written, with `--export`."""
+    """The sheet written with `--export`."""
     n_exported: int | None
-    """Questions on it."""
+    """Number of questions on it."""
 
 
 @dataclass(frozen=True)
 class Labelling:
-    """Calibration questions to be labelled, and the plan by which labels count."""
+    """Calibration questions to label, and the plan that says which labels count."""
 
     choice: Choice
     questions: CalibrationQuestions
@@ -288,7 +288,7 @@ class Labelling:
 
     @cached_property
     def plan(self) -> AskingPlan:
-        """Which labels count at which threshold, and the order of asking."""
+        """Labels that count at each threshold, and the order of asking."""
         order = asking_order(self.questions.keys, self.salt)
         return asking_plan(self.choice, order, self.labels)
 
@@ -297,7 +297,7 @@ class Labelling:
         return label_tests(self.choice, self.questions, self.plan)
 
     def state(self, grades: Grades, *, n_draws: int = 50) -> LabelForecast:
-        """What these labels certify, which to ask next, and what all further ones would gain."""
+        """What these labels certify, which to ask for next, and what further ones would gain."""
         rows = np.array(sorted(grades), dtype=np.int64)
         by_row = {k: grades[int(row)] for k, row in enumerate(rows)}
         graded = at_worst(self.questions.take(rows), by_row)
@@ -314,9 +314,9 @@ class Labelling:
         return forecast(tests, known, self.plan.order, rng=rng, n_draws=n_draws)
 
     def answers(self, row: int, record: ProbeRecord | ReplyRecord) -> list[str]:
-        """Different answers to a question, so that nothing tells which one comes from a stop.
+        """The different answers to a question, in normal form and ordered by hash.
 
-        They are in normal form and ordered by hash.
+        So nothing shows which of them comes from a stop.
         """
         if isinstance(record, ReplyRecord):
             forms = {each.normalized for each in record.answered() if each is not None}
@@ -342,7 +342,7 @@ class KnownLabels:
     """Questions whose gold came with the workload."""
 
     def counts(self, state: LabelForecast) -> LabelCounts:
-        """Count the labels; `state` is the one that they lead to."""
+        """Count the labels; `state` is the forecast that follows from them."""
         settled = self.settled
         return LabelCounts(
             self.n_workload,
@@ -362,7 +362,7 @@ class LabelRun:
     labelling: Labelling
     directory: RunDirectory
     records: Mapping[str, ProbeRecord | ReplyRecord]
-    """First traces, or replies of a ladder, by id."""
+    """First traces, or replies of a ladder, by question id."""
     file: LabelFile
     texts: Mapping[str, str] = field(default_factory=dict)
     """Text of each question to show, by key."""
@@ -376,7 +376,7 @@ class LabelRun:
         return cls(labelling, run, records, file)
 
     def known(self, labels: Mapping[str, Mapping[str, str | None]], grader: Grader) -> KnownLabels:
-        """Grade the counted questions; `labels` holds each labeller's gold by question id."""
+        """Grade the counted questions; `labels` maps labellers to their gold by question id."""
         records = self.records
         rows = {name: row for row, name in enumerate(self.labelling.questions.ids)}
         own = {name for name in rows if records[name].is_graded}

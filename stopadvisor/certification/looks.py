@@ -1,7 +1,7 @@
 """Looks at calibration outcomes: plan one, record it in the log, then open the questions.
 
-Everything that shows outcomes of calibration questions goes through here: certificates use
-`plan_look` and `take`, all else `open_rows`, `open_calibration` and `open_for_paper`.
+All code that shows outcomes of calibration questions comes through here: certificates use
+`plan_look` and `take`, the rest `open_rows`, `open_calibration` and `open_for_paper`.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ _FIT, _CALIBRATION = PARTS.index("fit"), PARTS.index("calibration")
 
 
 def deploy_request(settings: Settings) -> dict[str, Any]:
-    """Settings that the log records for a look of `calibrate`; delta is a field of the look."""
+    """Settings that the log records for a look of `calibrate`; delta is a field of its own."""
     asked = {"protocol": "deploy", **named_settings(settings)}
     del asked["delta"]
     return asked
 
 
 def named_settings(settings: Settings) -> dict[str, Any]:
-    """Settings as a look records them; those on losses and traces only where they were given.
+    """Settings as a look records them, without those on losses and traces that have the default.
 
-    The constant ``cache_block`` is recorded because earlier looks hold it: a request without it
-    would not be found in a run's log, and would spend delta again.
+    The constant ``cache_block`` is recorded because earlier looks have it: without it a request
+    would not match its look in the log, and would spend delta again.
     """
     named = asdict(settings) | {"weights": plain(settings.weights), "cache_block": CACHE_BLOCK}
     for name, unsaid in (
@@ -71,10 +71,7 @@ def named_settings(settings: Settings) -> dict[str, Any]:
 
 
 def _with_data(source: Source, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the hash of the probes to a request.
-
-    It covers the answers where a loss compares them, and where somebody labels.
-    """
+    """Add the hash of the probes to a request, with answers if a loss or a label needs them."""
     limits = [asked.get("loss", LOST.name), *(each["loss"] for each in asked.get("also", ()))]
     compared = "asking" in asked or any(LOSSES[name].reads_answers for name in limits)
     return {**asked, "data": source.fingerprint(answers=compared)}
@@ -96,14 +93,15 @@ class PlannedLook:
     asked: Mapping[str, Any]
     """Everything that may change the outcome, including the hash of the data."""
     delta: float
-    """Of all planned looks together."""
+    """Error probability of all planned looks together."""
     planned: int | None
+    """Number of looks planned; None without a plan."""
     n_earlier: int
-    """Earlier looks at these questions."""
+    """Number of earlier looks at these questions."""
 
     @property
     def test_delta(self) -> float:
-        """Error probability of this look: planned looks share delta."""
+        """Error probability of this look: planned looks share delta equally."""
         return self.delta / (self.planned or 1)
 
 
@@ -128,8 +126,8 @@ def plan_look(
     """Plan a look at these calibration questions; opens and records nothing.
 
     `source` holds exactly the questions that may be used; `asked` holds, as JSON values, everything
-    that may change the outcome.  `delta` is that of all planned looks together; `looks` None keeps
-    the number that the first look at these questions declared.  ProbeError where lines of probes
+    that may change the outcome.  `delta` covers all planned looks together; with `looks` None the
+    number that the first look at these questions declared stands.  ProbeError if lines of probes
     that an earlier look opened are gone or changed.
     """
     log, keys = read_log(source.folder), digests_of(questions.keys)
@@ -151,7 +149,7 @@ def take(plan: PlannedLook) -> TakenLook:
     """Record a look in the log of its run, then open its questions.
 
     The caller holds the run's lock.  Looks that neighbouring runs recorded since this one was
-    planned count.
+    planned count too.
     """
     folder = plan.source.folder
     keys, lines = digests_of(plan.questions.keys), _lines(plan.source, plan.questions)
@@ -171,16 +169,16 @@ def take(plan: PlannedLook) -> TakenLook:
         f"{name} next to this run holds the same probes: its {len(looks)} look(s) count here"
         for name, looks in others.same.items()
     ]
-    if plan.n_earlier and look.number > 1:  # repeating the first look is no further one
+    if plan.n_earlier and look.number > 1:  # repeating the first look is not another one
         remarks.append(
-            f"these calibration questions were looked at before ({plan.n_earlier} recorded); every "
+            f"these calibration questions were looked at before ({plan.n_earlier} recorded); each "
             "further look leaves a certificate less confidence"
         )
     if look.elsewhere:
         remarks.append(
             f"{look.elsewhere} further look(s) are on record, at other questions of this run or at "
-            "other probes of these in runs next to it: each certificate holds by itself, but the "
-            "best of several tries does not"
+            "other probes of these in runs next to it: each certificate holds on its own, but not "
+            "the best of several tries"
         )
     return TakenLook(look, hand_out(plan.questions, look), tuple(remarks))
 
@@ -196,8 +194,8 @@ _NONE_LEFT = (
 def spent_in_fit(source: Source, asked: Mapping[str, Any]) -> Source:
     """Move calibration questions that a look has used, and their groups, to the fit part.
 
-    `asked` describes the look to be taken: where it was taken already, its own questions stay, so
-    that it is found again.
+    `asked` describes the look to take.  If it was taken already, its own questions stay, so that it
+    is found again.
     """
     looks = read_log(source.folder).looks
     for n in reversed(range(1, len(looks))):
@@ -212,7 +210,7 @@ def spent_in_fit(source: Source, asked: Mapping[str, Any]) -> Source:
 
 
 def _is_look(look: Look, view: Source, asked: Mapping[str, Any]) -> bool:
-    """Whether a look made this very request of the calibration questions of a view."""
+    """Whether a look made exactly this request of the calibration questions of a view."""
     keys = digests_of(view.part("calibration").keys)
     return look.questions == keys and look.asked == as_recorded(_with_data(view, asked))
 
@@ -242,7 +240,7 @@ def without_used(source: Source, names: Sequence[Part]) -> Source:
 def without_shown_fit(source: Source, asked: Mapping[str, Any]) -> Source:
     """Leave out fit questions whose outcomes were shown, and their groups.
 
-    `asked` describes the look to be taken at fit and calibration questions: where it was taken
+    `asked` describes the look to take at fit and calibration questions.  If it was already taken,
     before anything was shown, nothing is left out.
     """
     log = read_log(source.folder)
@@ -260,7 +258,7 @@ def _without(source: Source, rows: NDArray[np.bool_]) -> Source:
 
 
 def show_fit(source: Source, by: str) -> None:
-    """Record that outcomes of the fit questions are shown, so that none of them certifies later.
+    """Record that outcomes of the fit questions are shown, so that none can certify later.
 
     The caller holds the run's lock.
     """
@@ -286,10 +284,10 @@ def open_rows(
     asked : mapping
         Who looks, and for what, as the log records it.
     delta : float
-        Error probability that the look takes from later certificates; where earlier looks were
+        Error probability that the look takes from later certificates; if earlier looks were
         planned, theirs is used.
     standing : Settings, optional
-        The settings with which `calibrate` may still certify here, since they were fixed before
+        The settings with which `calibrate` may still certify here, because they were fixed before
         anything was shown; by default the assessment's, or the built-in ones.
 
     Raises CalibrationError: the planned looks are used up, or no confidence is left.
@@ -328,8 +326,8 @@ def open_calibration(
 def open_for_paper(source: Source, settings: Settings, *, allowed: bool) -> None:
     """Open the calibration questions to the paper's protocol, which shows all outcomes.
 
-    Records a look.  Unless that is `allowed`, questions that nobody has seen are refused; those of
-    an archive are public.
+    Records a look.  Unless that is `allowed`, unseen questions are refused; an archive's are
+    public.
 
     Raises CalibrationError: the look is not allowed, gold is missing, or the paper has no such
     serving regime.
@@ -340,7 +338,7 @@ def open_for_paper(source: Source, settings: Settings, *, allowed: bool) -> None
         )
     if source.table.graded_by != "gold":
         raise CalibrationError(
-            "the paper's protocol takes gold for every question, and not all of these have it"
+            "the paper's protocol needs gold for every question, and some of these have none"
         )
     closed = closed_questions(source)
     if closed and not allowed:

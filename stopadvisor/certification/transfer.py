@@ -1,6 +1,6 @@
 """Certify the rule of another policy on this run, with every question outside the test part.
 
-The source's rule keeps its order of thresholds, and one of them is certified on the target (the
+The source's rule keeps its testing order, and one of its thresholds is certified on the target (the
 paper's target-calibrated transfer).
 
 References
@@ -53,16 +53,15 @@ _CALIBRATION, _TEST = PARTS.index("calibration"), PARTS.index("test")
 def check_transfer(terms: PolicyTerms, target: Source) -> Scorer:
     """Return the source's scorer over the target's columns, if the policy can be calibrated there.
 
-    Reads no outcome.  PolicyError where the policy never stops or holds no testing order, where the
-    target was not probed for it, or where questions of the target fitted or calibrated it: their
-    labels would be used twice.
+    Reads no outcome.  PolicyError if the policy never stops or has no testing order, if the target
+    lacks probes that it needs, or if questions of the target fitted or calibrated it: their labels
+    would be used twice.
     """
     table = target.table
     scorer = scorer_of(terms, table, along_order=bool(terms.order))
     if not terms.order:
         raise PolicyError(
-            "the policy holds no testing order of its thresholds, so that it cannot be calibrated "
-            "again"
+            "the policy has no testing order of its thresholds, so it cannot be calibrated again"
         )
     if table.reference == "last-checkpoint" and terms.family != FIXED_BUDGET:
         last, schedule = int(table.budgets[-1]), schedule_of(trigger_of(terms))
@@ -71,7 +70,7 @@ def check_transfer(terms: PolicyTerms, target: Source) -> Scorer:
                 f"under the last-checkpoint reference the policy must probe at the target's last "
                 f"budget, {last}; it probes {schedule.describe()}"
             )
-    # The source's calibration questions also chose the exported sequence, so they count as fitting.
+    # The source's calibration questions also chose the exported sequence: they count as fit.
     shared = questions_seen(terms, table, workload_sha256=target.workload_sha256)
     if shared:
         raise PolicyError(
@@ -82,7 +81,7 @@ def check_transfer(terms: PolicyTerms, target: Source) -> Scorer:
 
 
 def target_view(target: Source) -> Source:
-    """Put everything outside the test part into the calibration part: nothing is fitted."""
+    """Move every question outside the test part to the calibration part: nothing is fitted."""
     target = target.without_repeats()
     parts = np.where(target.parts == _TEST, _TEST, _CALIBRATION).astype(np.int8)
     return replace(target, parts=parts)
@@ -93,8 +92,8 @@ def transferred_terms(
 ) -> PolicyTerms:
     """Content of the transferred policy, for `policy.build_policy`.
 
-    The rule is the source's; its threshold, what it is bound to and its certificate are the
-    target's.  The source's questions are listed as fit questions, so that they never confirm it.
+    The rule is the source's; threshold, model and certificate are the target's.  The source's
+    questions are listed as fit questions, so that they never confirm it.
     """
     entered = calibration.first
     shape = profile(trajectory(entered), rng=np.random.default_rng(target.seed))
@@ -102,7 +101,7 @@ def transferred_terms(
     made = policy_terms(target_view(target), settings, accuracy, calibration, shape, look)
     if not look.opened:
         made = replace(made, profile=None)  # it describes questions that a failed look must hide
-    # Row numbers of another archive would be taken for rows of this one.
+    # Row numbers of another archive would be mistaken for rows of this one.
     named = not _is_nameless(terms) or terms.workload_sha256 == target.workload_sha256
     if named and terms.split is not None and made.split is not None:
         seen = {*terms.split.fit, *terms.split.calibration}
@@ -126,8 +125,8 @@ def certify_transfer(
 ) -> Certification:
     """Certify a threshold of the rule of another policy, which was read from `file`.
 
-    The caller holds the lock of the `source`.  PolicyError where the policy cannot be transferred
-    or climbs another ladder; otherwise raises as `certify.certify`.
+    The caller holds the lock of the `source`.  PolicyError if the policy cannot be transferred or
+    climbs another ladder; otherwise raises as `certify.certify`.
     """
     check_kind(policy.terms, source)
     asked = _settings(policy, source, request)
@@ -135,7 +134,7 @@ def certify_transfer(
         _check_alpha(policy, source, asked)
     traces = len(counted_traces(target_view(source).part("calibration"), asked))
     asked = replace(asked, traces=traces)
-    # The log does not record settings that only matter when a rule is chosen.
+    # The log does not record settings that matter only when a rule is chosen.
     requested = {"protocol": "transfer", "policy": policy.digest, **named_settings(asked)}
     for name in ("delta", "families", "on_give_up"):
         requested.pop(name, None)
@@ -161,8 +160,8 @@ def certify_transfer(
     remarks = list(taken.remarks)
     if n_shown:
         remarks.append(
-            f"{n_shown} fit questions were left out: their outcomes were shown before, so that "
-            "policy and alpha could have been chosen by them (--from before assess uses them too)"
+            f"{n_shown} fit questions were left out: their outcomes were shown before, so policy "
+            "and alpha could have been chosen by them (--from before assess uses them too)"
         )
     if _is_nameless(policy.terms) and policy.terms.workload_sha256 != view.workload_sha256:
         remarks.append(
@@ -183,7 +182,7 @@ def _settings(policy: Policy, source: Source, request: CertifyRequest) -> Settin
 
 
 def _check_alpha(policy: Policy, source: Source, settings: Settings) -> None:
-    """Refuse a large alpha, judged by an accuracy that is known without opening a question."""
+    """Refuse a large alpha, by an accuracy that is known without opening a question."""
     assessed, expected = read_assessment(source.folder), policy.terms.expected
     if not settings.limits_accuracy:
         return
@@ -198,7 +197,7 @@ def _check_alpha(policy: Policy, source: Source, settings: Settings) -> None:
 
 
 def _is_nameless(terms: PolicyTerms) -> bool:
-    """Whether it was made from an archive that names its questions only by row."""
+    """Whether the policy was made from an archive that names its questions only by row."""
     if terms.model is not None or terms.split is None:
         return False
     return not names_questions([*terms.split.fit, *terms.split.calibration])

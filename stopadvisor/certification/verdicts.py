@@ -1,4 +1,4 @@
-"""Verdicts of fresh questions on a certificate, with exact one-sided limits at delta each."""
+"""Verdicts of fresh questions on a certificate, with two exact one-sided limits at delta each."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ __all__ = ["LimitVerdict", "Verdict", "limit_verdicts", "of_questions", "of_valu
 Verdict = Literal["confirmed", "contradicted", "silent"]
 
 _LIKELY = 0.8
-"""Probability of a contradiction at the detectable risk."""
+"""Power of a contradiction at the detectable risk."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What fresh questions show about a risk of alpha."""
+    """What fresh questions show about the claim that the risk is at most alpha."""
 
     verdict: Verdict
     lower: float
@@ -34,12 +34,12 @@ class Evidence:
     power_to_confirm: float
     """Probability of a confirmation at the expected risk."""
     detectable_risk: float | None
-    """Risk that would be contradicted four times in five; None for a drop, for two traces, and
-    where the questions are too few for any."""
+    """Risk that would be contradicted four times in five; None for a drop, for two traces, or if
+    there are too few questions for any."""
 
 
 def of_questions(losses: int, n: int, alpha: float, delta: float, expected: float) -> Evidence:
-    """Evidence of `losses` among `n` independent questions."""
+    """Evidence from `losses` among `n` independent questions."""
     first = int(scipy.stats.binom.isf(delta, n, alpha)) + 1  # fewest losses that contradict
     return Evidence(
         verdict_on(losses, n, alpha, delta),
@@ -53,9 +53,9 @@ def of_questions(losses: int, n: int, alpha: float, delta: float, expected: floa
 def _of_drop(
     lost: int, gained: int, n: int, alpha: float, delta: float, expected: tuple[float, float]
 ) -> Evidence:
-    """Evidence of the lost and gained among `n` independent questions about a drop.
+    """Evidence about a drop, from the lost and gained among `n` independent questions.
 
-    The lower limit is minus the upper one with lost and gained exchanged.
+    The lower limit is minus the upper limit with lost and gained swapped.
     """
     verdict: Verdict = "silent"
     if drop_passes(gained, lost, n, -alpha, delta):
@@ -67,7 +67,11 @@ def _of_drop(
 
 
 def verdict_on(losses: int, n: int, alpha: float, delta: float) -> Verdict:
-    """Apply two exact one-sided tests; at a risk of exactly alpha each errs with at most delta."""
+    """Apply two exact one-sided tests, each at level delta.
+
+    A risk of alpha or less is contradicted, and one of alpha or more confirmed, with probability at
+    most delta.
+    """
     if _lower_limit(losses, n, delta) > alpha:
         return "contradicted"
     return "confirmed" if losses <= max_losses(n, alpha, delta) else "silent"
@@ -86,19 +90,19 @@ class LimitVerdict:
     alpha: float
     """The limit."""
     category: str | None
-    """The category that it is about; null for all questions."""
+    """The category it covers; null for all questions."""
     n: int
-    """Fresh questions that were counted."""
+    """Fresh questions counted."""
     lost: int
-    """Questions that count 1; replies, where each question has two traces."""
+    """Questions that count 1; replies, if each question has two traces."""
     gained: int
     """Questions that count -1; only for a drop."""
     lower: float
-    """One-sided limit below."""
+    """One-sided lower confidence limit, at delta."""
     upper: float
-    """One-sided limit above."""
+    """One-sided upper confidence limit, at delta."""
     verdict: Verdict
-    """`confirmed`, `contradicted` (at its share of delta) or `silent`."""
+    """`confirmed` (at delta), `contradicted` (at its share of delta) or `silent`."""
 
 
 def of_values(
@@ -106,12 +110,12 @@ def of_values(
 ) -> Evidence:
     """Evidence about one limit of a certificate.
 
-    `values` holds what each reply counts, (n_traces, n_questions); `expected` is the risk that
+    `values`, (n_traces, n_questions), holds the loss of each reply; `expected` is the risk that
     calibration measured.
     """
     n, alpha = values.shape[1], limit.alpha
     if len(values) == 2:
-        # Calibrated on one trace, nobody knows how often both are lost: assume always, the worst.
+        # Calibrated on one trace, it is unknown how often both are lost: assume always, the worst.
         shares = expected, 1 - expected
         if limit.both is not None and limit.none is not None:
             shares = limit.both / limit.n, limit.none / limit.n
@@ -131,7 +135,7 @@ def limit_verdicts(
     delta: float,
     traces: int = 1,
 ) -> tuple[LimitVerdict, ...]:
-    """Verdict on each of several limits; `probed` holds first traces, then second ones."""
+    """Verdict on each of several limits; `probed` holds all first traces, then all second ones."""
     several = certificate.guarantees or ()
     found = []
     for each in several:
@@ -143,7 +147,7 @@ def limit_verdicts(
         values = values.reshape(traces if loss.is_binary else 1, -1)
         if not rows.size:
             raise PolicyError(
-                f"the certificate limits category {each.category!r}, and no fresh question is of it"
+                f"the certificate limits category {each.category!r}, and no fresh question is in it"
             )
         alone, shared = (
             of_values(loss, values, level, each, each.risk)

@@ -1,6 +1,6 @@
 """Verify a frozen policy on fresh probes.
 
-Questions that fitted or calibrated the policy are left out: they cannot confirm it.  The caller
+Questions that fitted or calibrated the policy cannot confirm it and are left out.  The caller
 checks that the probes come from the model that the policy is bound to.
 """
 
@@ -38,7 +38,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class CategoryRisk:
-    """Lost-correct risk within one category; the certificate is about all questions together."""
+    """Lost-correct risk within one category; the certificate covers all questions together."""
 
     category: str | None
     """Its name; null for questions without one."""
@@ -47,7 +47,7 @@ class CategoryRisk:
     losses: int
     """Lost questions."""
     ci95: tuple[float, float]
-    """Exact interval of the share lost; simultaneous over all categories (Bonferroni)."""
+    """Exact interval of the share lost; at 95 % simultaneous over all categories (Bonferroni)."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,12 @@ class Fresh:
     """Traces of a table that may confirm or contradict a policy."""
 
     rows: IntArray
-    """First trace of one question per unseen group; then, where two traces count, the second ones
-    in the same order."""
+    """First trace of one question per unseen group; then, if two traces count, the second ones in
+    the same order."""
     n_seen: int
     """Traces left out because their question or group fitted or calibrated the policy."""
     n_repeated: int
-    """Traces left out because another one of their question or group is counted."""
+    """Traces left out because another trace of their question or group counts."""
     traces: int = 1
     """Traces per question that count."""
 
@@ -72,36 +72,35 @@ class Verification:
     verdict: Verdict
     """`confirmed`, `contradicted` or `silent`."""
     alpha: float
-    """Of the certificate."""
+    """The certified limit."""
     delta: float
-    """Error probability of each limit."""
+    """Error probability of each one-sided limit."""
     n_left_out: int
     """Traces left out."""
     n_met_before: int
-    """Of these, traces of questions that made the policy, or of their groups."""
+    """Traces left out because their question or group made the policy."""
     n_repeated: int
-    """Of these, further traces of a question, or of a group."""
+    """Traces left out because another trace of their question or group counts."""
     n: int
-    """Fresh questions that were counted."""
+    """Fresh questions counted."""
     losses: int
-    """Lost questions; lost replies where two traces count."""
+    """Lost questions; lost replies if two traces count."""
     risk: float
-    """Their share; of a drop less the share gained."""
+    """Share lost; for a drop, minus the share gained."""
     lower: float
-    """One-sided limit below."""
+    """One-sided lower confidence limit of the risk."""
     upper: float
-    """One-sided limit above."""
+    """One-sided upper confidence limit of the risk."""
     expected_risk: float
-    """What calibration measured, and the policy expects."""
+    """Risk that calibration measured."""
     power_to_confirm: float
-    """Chance to confirm at that risk."""
+    """Probability of a confirmation at that risk."""
     detectable_risk: float | None
-    """Risk that would be contradicted four times in five; null where questions are too few for any,
-    of a drop, and where two traces count."""
+    """Risk that would be contradicted four times in five; null for a drop, for two traces, or if
+    there are too few questions for any."""
     graded_by: GradedBy
-    """What says that an answer is right.  By `agreement`, where gold is missing, it is right where
-    it is what full thinking answers: then accuracies are shares that agree, and risks shares that
-    differ."""
+    """How answers are graded.  By `agreement`, if gold is missing, an answer is right if it equals
+    full thinking's: then accuracies are shares that agree, and risks shares that differ."""
     accuracy: float
     """Accuracy with stopping."""
     full_accuracy: float
@@ -109,49 +108,48 @@ class Verification:
     accuracy_difference: float
     """Stopping minus full thinking."""
     accuracy_difference_ci95: tuple[float, float]
-    """Its 95 % interval; with two traces as wide as if the second always repeated the first."""
+    """Its 95 % score interval; with two traces, as wide as if the second repeated the first."""
     serving: str
-    """The serving regime in which the saving is counted."""
+    """The serving regime for which the saving is computed."""
     unit: str
-    """The unit in which it is counted."""
+    """Unit of the costs."""
     total_saving_pct: float
     """Net saving."""
     total_saving_ci95: tuple[float, float] | None
-    """Its bootstrap-t interval; null where none was stopped."""
+    """Its 95 % bootstrap-t interval; null if nothing was stopped."""
     think_saving_pct: float
     """Thinking tokens saved."""
     truncated_share: float
     """Share of the traces that were cut off."""
     category_scope: Literal["marginal"] = "marginal"
-    """The certificate is about all questions together."""
+    """The certificate covers all questions together."""
     categories: tuple[CategoryRisk, ...]
-    """What was lost in each category, by the first trace of each question; of a drop, gains are
-    not counted."""
+    """Lost questions by category, from the first trace of each; for a drop, without the gains."""
     drift: tuple[Drift, ...]
-    """Features of first traces against the calibration questions; empty where the policy stores
+    """Features of first traces against those of calibration questions; empty if the policy stores
     none."""
     loss: Literal["differs", "drop"] | None = None
-    """What was counted, and is held against alpha; without it lost answers.  Without gold replies
-    that differ stand for lost ones, and for a drop."""
+    """The loss that was counted and compared with alpha; lost answers if missing.  Without gold,
+    replies that differ stand for lost ones, and for a drop."""
     gained: int | None = None
-    """Only of a drop: questions that stopping made right."""
+    """Only for a drop: questions that stopping made right."""
     traces: int | None = None
-    """Only where two traces of each question count; `losses` counts replies then."""
+    """Only if two traces of each question count; `losses` then counts replies."""
     limits: tuple[LimitVerdict, ...] | None = None
-    """Only where the certificate limits several losses at once."""
+    """Only if the certificate limits several losses at once."""
     on_stop: Literal["answer"] | None = None
     """Only with `--on-stop answer`."""
     answer_saving_pct: float | None = None
-    """Only with `--on-stop answer`: tokens of the visible answer that are saved."""
+    """Only with `--on-stop answer`: saving in tokens of the visible answer."""
 
 
 def scorer_of(terms: PolicyTerms, table: ProbeTable, *, along_order: bool = False) -> Scorer:
-    """Scorer of a policy: what its stepper computes, for a whole table at once.
+    """Scorer of a policy: computes what its stepper does, for a whole table at once.
 
     With `along_order` it covers every threshold of the policy's testing order.  Under the
     last-checkpoint reference its view ends with the table's last checkpoint, where full thinking
-    answers, wherever the policy stops.  PolicyError where the policy never stops, or a question was
-    not probed where the policy probes it.
+    answers, wherever the policy stops.  PolicyError if the policy never stops, or a question lacks
+    a probe that it needs.
     """
     if terms.family is None:
         raise PolicyError("a full-budget policy never stops: it has no rule to look at")
@@ -169,7 +167,7 @@ def scorer_of(terms: PolicyTerms, table: ProbeTable, *, along_order: bool = Fals
 
 
 def _on(scorer: Scorer, table: ProbeTable) -> Scorer:
-    """Return the scorer if the table has the probes that it needs."""
+    """Return the scorer if the table has its probes."""
     try:
         scorer.view(table)
     except ProbeError as error:
@@ -189,8 +187,8 @@ def questions_seen(
 ) -> frozenset[str]:
     """Keys of the table's questions that fitted or calibrated the policy.
 
-    `workload_sha256` is that of the table's origin.  An archive without ids names its questions by
-    row, which identifies nothing in another archive.
+    `workload_sha256` is that of the table's workload.  An archive without ids names its questions
+    by row, which identifies nothing in another archive.
     """
     split = terms.split
     if split is None:
@@ -219,7 +217,7 @@ def fresh_questions(
     CalibrationError
         As `grouping.second_traces`.
     PolicyError
-        The policy holds no certificate, no fresh question is left, the certificate is about visible
+        The policy has no certificate, no fresh question is left, the certificate covers visible
         answers and none were collected, or gold is missing and nothing can replace it.
     """
     certificate = terms.certificate
@@ -241,7 +239,7 @@ def fresh_questions(
         )
     if certificate.guarantees is not None and table.take(rows).graded_by != "gold":
         raise PolicyError(
-            "the certificate counts questions by what is right, and not every fresh question has "
+            "the certificate counts right and wrong answers, and some fresh questions have no "
             "gold: add it to the workload, and probe again with --regrade"
         )
     again = None
@@ -271,8 +269,8 @@ def verify(
     questions : GradedTable
         Exactly the rows of `fresh`, probed at least where the policy probes.
     serving, weights, delta : optional
-        How the saving is counted, and the error probability of each limit; the policy's own by
-        default.
+        Serving regime and prices of the saving, and error probability of each limit; by default
+        the policy's own.
 
     Raises
     ------
@@ -283,13 +281,14 @@ def verify(
 
     Notes
     -----
-    ``contradicted`` and ``confirmed`` are exact one-sided tests at delta each: at a risk of exactly
-    alpha either verdict has probability at most delta.  With several limits, ``confirmed`` needs
-    every limit at delta; ``contradicted`` needs one, at its share of delta.
+    ``contradicted`` and ``confirmed`` are exact one-sided tests at delta each: the first has
+    probability at most delta if the risk is at most alpha, the second if it is at least alpha.
+    With several limits, ``confirmed`` needs every limit at delta (intersection-union test), and
+    ``contradicted`` needs one at its share of delta (Bonferroni).
 
-    Where questions have no gold, replies that differ from full thinking are counted instead of lost
-    ones.  Every lost reply differs, so that few differing replies can confirm such a promise, and
-    many cannot contradict it.
+    If questions have no gold, replies that differ from full thinking are counted instead of lost
+    ones.  Every lost reply differs, so few differing replies can confirm such a promise, but many
+    cannot contradict it.
     """
     certificate = terms.certificate
     if certificate is None or terms.decision_threshold is None:
@@ -310,7 +309,7 @@ def verify(
     stopped = np.take_along_axis(correct, stops[:, None], axis=1)[:, 0]
     gains = int((stopped & ~probed.full_correct).sum())
     worse = int((probed.full_correct & ~stopped).sum())
-    # Second traces repeat questions: what takes independent ones reads the first traces alone.
+    # Second traces repeat questions: figures that need independent ones use first traces only.
     n = lost.size // fresh.traces
     first = np.arange(n)
     traces = fresh.traces if loss.is_binary else 1
@@ -367,7 +366,7 @@ def verify(
 def _under_reference(reference: Reference, questions: GradedTable) -> GradedTable:
     """Grade the questions under the certificate's full reference.
 
-    This precedes the choice of the policy's own probes: under ``last-checkpoint`` full thinking
+    Do this before selecting the policy's own probes: under ``last-checkpoint`` full thinking
     answers at the table's last one, where the policy need not probe.
     """
     if questions.reference == reference:
@@ -378,7 +377,7 @@ def _under_reference(reference: Reference, questions: GradedTable) -> GradedTabl
 
 
 def costing(terms: PolicyTerms) -> Costing:
-    """How a policy counts the saving that it expects."""
+    """Serving regime and prices of the saving that a policy expects."""
     expected = terms.expected
     if expected is None:
         return Costing(terms.serving, PAPER_WEIGHTS)
@@ -404,12 +403,12 @@ def _drift(
     terms: PolicyTerms, scorer: Scorer, table: ProbeTable, rng: np.random.Generator
 ) -> tuple[Drift, ...]:
     stored = terms.calibration_features
-    # A fixed budget probes only where it stops; its calibration was probed at all positions.
+    # A fixed budget probes only where it stops; calibration questions were probed everywhere.
     if not stored or terms.family == FIXED_BUDGET:
         return ()
     before = np.array(stored, dtype=np.float64)
     found = feature_drift(before, drift_features(scorer, table), drift_names(scorer), rng=rng)
     if table.entropy_source == terms.entropy_source or terms.reads_logprobs:
         return found
-    # From another entropy source, signals that the policy does not read differ without any drift.
+    # Under another entropy source, signals that the policy does not read differ without drift.
     return tuple(row for row in found if row.feature not in LOGPROB_FEATURES)

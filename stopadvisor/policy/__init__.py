@@ -1,4 +1,4 @@
-"""The frozen policy: its file, which is never trusted, and the stepper that decides; numpy only."""
+"""The frozen policy: its file, which is never trusted, and the stepper that decides."""
 
 __all__ = [
     "claims", "climber", "evidence", "file", "frozen", "probed_positions", "requests",

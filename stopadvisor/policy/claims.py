@@ -1,6 +1,6 @@
 """A policy's certificate: its fields, the claim in words, and the tests repeated on load.
 
-A policy file is not trusted: the exact test is repeated on its counts, the confidence is derived
+A policy file is not trusted.  The exact test is repeated on its counts, the confidence is derived
 from its looks, and the claim that people read is written here, never taken from the file.
 """
 
@@ -44,24 +44,24 @@ _MOST_LIMITS = 64
 _MOST_LOOKS = 1024
 
 _SLACK = 1e-3
-"""Relative tolerance: quantiles of another library, or rounded for display, are accepted."""
+"""Relative tolerance, for quantiles of another library or rounded for display."""
 _ROUNDING = 1e-12
 _DROP_SLACK = 4e-4
-"""Absolute tolerance for the limit of a drop, which is found by bisection."""
+"""Absolute tolerance for limits found by bisection: of a drop, of two traces, of a sample."""
 
 _LOST_OF_GROUPS = (
-    "in at most {alpha:g} % of all groups the question drawn of it becomes wrong that full "
-    "thinking gets right"
+    "in at most {alpha:g} % of all groups, stopping early turns the question drawn from the group "
+    "from right to wrong"
 )
 """Words for `lost` under a `group_claim`: one question of each group was counted."""
 _ON_LADDER = {
     "lost": "climbing the ladder turns at most {alpha:g} % of all questions from right to wrong",
     "differs": "at most {alpha:g} % of replies differ from what the reference would have said",
 }
-"""Words for a ladder, whose reference is its last rung."""
+"""Words for a ladder; its reference is the last rung."""
 _FEW_LABELS = (
     " Few questions were labelled: a reply equal in normal form to the natural answer takes its "
-    "grade, and what differs without a label counts as lost."
+    "grade, and one that differs without a label counts as lost."
 )
 _SAMPLED = (
     " Of the replies that differ the first {labels}, in an order fixed beforehand, were labelled."
@@ -88,7 +88,7 @@ class GuaranteeTerms:
     gained: Count
     """Replies that stopping made right; only for `drop`."""
     upper: ShareOrEnd
-    """Upper confidence limit at this threshold alone; the claim is `alpha`."""
+    """One-sided upper confidence limit at this threshold alone; the claim is `alpha`."""
     category: Name | None
     """The category of questions it covers; null for all."""
     both: Count | None = None
@@ -123,28 +123,31 @@ class CertificateTerms:
     alpha: Share
     """Largest share of questions with the loss; for `drop`, largest fall of accuracy."""
     delta: Share
-    """Error probability of this look, over the draw of questions; of all planned looks together, if
-    they were planned."""
+    """Error probability of this look, over the draw of questions; if looks were planned, of all of
+    them together."""
     confidence: ShareOrEnd
     """1 minus the error probability of all looks."""
     bound: Literal["exact"]
-    """The test."""
+    """The test that certifies: an exact one."""
     multiplicity: Literal["fixed-sequence"]
-    """Thresholds are tested in order, each at all of `chain_delta`."""
+    """Thresholds are tested in a fixed order up to the first failure, each at all of
+    `chain_delta`."""
     n: Some
     """Calibration questions."""
     losses: Count
     """Calibration questions that stopping made wrong, or different; replies, with two traces."""
     upper: ShareOrEnd
-    """Upper confidence limit of the risk at this threshold alone; the claim is `alpha`."""
+    """One-sided upper confidence limit of the risk at this threshold alone; the claim is
+    `alpha`."""
     reference: Literal["natural", "last-checkpoint"]
     """The answer of full thinking: the model's own, or the last probe's."""
     looks: Some
     """Number of this look at the calibration questions, from 1."""
     looks_elsewhere: Count
-    """Earlier looks at other questions of the run."""
+    """Earlier looks at other questions of the run, or at other probes of these in neighbouring
+    runs."""
     planned_looks: Some | None
-    """Looks declared with the first one, which share `delta`."""
+    """Number of looks declared with the first one; they share `delta`."""
     earlier_deltas: Annotated[tuple[Share, ...], Most(_MOST_LOOKS)] | None = None
     """`delta` of each earlier look, if looks were not planned."""
     ledger_head: str
@@ -157,14 +160,14 @@ class CertificateTerms:
     """False: `alpha` is a share of all questions, not only of those that full thinking gets
     right."""
     alpha_over_full_accuracy: Positive
-    """`alpha` as a share of the right answers."""
+    """`alpha` divided by the accuracy of full thinking."""
     truncated_share: ShareOrEnd
     """Share of calibration traces that were cut off."""
     max_think: TokenCount | None
     """Cap on thinking tokens under which the claim holds: the policy's own."""
     differs_upper: ShareOrEnd | None = None
-    """Upper limit of the share of replies that differ from full thinking's, at this threshold
-    alone; for the monitor."""
+    """One-sided upper limit, at `delta`, of the share of replies that differ from full thinking's,
+    at this threshold alone; for the monitor."""
     loss: LossKind = LOST.name
     """The loss that is limited."""
     gained: Count | None = None
@@ -188,14 +191,14 @@ class CertificateTerms:
     differing: Count | None = None
     """Replies that differ from full thinking's, if labels were planned."""
     planned_labels: Some | None = None
-    """Labels planned: that many of the differing replies count, the first, or all if fewer differ;
-    `losses` are the lost ones of these."""
+    """Number of labels planned: that many of the differing replies count, the first ones, or all if
+    fewer differ; `losses` are the lost ones among these."""
     on_stop: OnStop | None = None
     """What a stopped question gets, if that is a visible answer."""
     answer_cap: TokenCount | None = None
     """Most tokens of that answer."""
     transfer: Line | None = None
-    """How the rule was taken over from another policy."""
+    """How the rule was transferred from another policy."""
     source_digest: Line | None = None
     """Digest of that policy."""
     source_model: Line | None = field(default=None, metadata={"present_with": "transfer"})
@@ -244,7 +247,7 @@ def claim(certificate: CertificateTerms, *, climbs: bool = False) -> str:
     if len(limits) > 1:
         words = f"all of this holds at once: {words}"
     if of_groups and words != lost.format(alpha=100 * certificate.alpha):
-        words += ", of each group one question counted"
+        words += ", counting one question of each group"
     text = (
         f"With confidence {100 * certificate.confidence:.10g} % over the draw of the calibration "
         f"questions, {words}; for independent "
@@ -262,8 +265,8 @@ def claim(certificate: CertificateTerms, *, climbs: bool = False) -> str:
     function = certificate.grader
     if function is not None and any(LOSSES[limit.loss].needs_gold for limit in limits):
         text += (
-            f" What is right was decided by {function.name} (SHA-256 "
-            f"{function.sha256[:12]}), not by comparison with gold."
+            f" Answers were graded by {function.name} (SHA-256 {function.sha256[:12]}), not by "
+            "comparison with gold."
         )
     return text
 
@@ -280,12 +283,12 @@ def _words(limit: GuaranteeTerms, named: Mapping[str, str]) -> str:
 def check_certificate(certificate: CertificateTerms) -> None:
     """Repeat the exact test on a certificate's counts, and derive confidence from its looks.
 
-    `upper` must be the limit at `chain_delta`.  Each of several limits is tested on its own counts.
+    `upper` must be the limit at `chain_delta`.  Several limits are tested each on its own counts.
 
     Raises
     ------
     PolicyError
-        The counts do not certify `alpha`, or do not give `upper`; or confidence and deltas
+        The counts do not certify `alpha` or do not give `upper`, or confidence and deltas
         contradict the looks.
     """
     limits = certificate.limits
@@ -317,7 +320,7 @@ def check_certificate(certificate: CertificateTerms) -> None:
 
 
 def _check_looks(certificate: CertificateTerms) -> None:
-    """Check the confidence that is left after all looks, by the union bound.
+    """Check that confidence is what the union bound over all looks leaves.
 
     Planned looks share one delta; without a plan each earlier look costs its own.
     """
@@ -338,7 +341,7 @@ def _check_looks(certificate: CertificateTerms) -> None:
 
 
 def _check_counts(limit: GuaranteeTerms, certificate: CertificateTerms) -> None:
-    """Check that counts fit the number of replies; with two traces, that the pairs add up."""
+    """Check that counts fit the number of replies and, with two traces, that the pairs add up."""
     pairs = (limit.both, limit.one, limit.none)
     has_two = certificate.traces is not None and LOSSES[limit.loss].is_binary
     if certificate.traces is not None and certificate.labelled is not None:
@@ -367,7 +370,7 @@ def _check_binomial(limit: GuaranteeTerms, delta: float) -> None:
             f"field 'certificate.losses': {losses} of {n} lost do not certify alpha {alpha!r} at "
             f"delta {delta!r}: the exact test gives {binomial_tail(losses, n, alpha):.4g}"
         )
-    # The limit is the share at which the p-value is delta; larger shares have smaller p-values.
+    # At the limit the p-value is delta; it falls as the share rises.
     low, high = upper * (1 - _SLACK), upper * (1 + _SLACK)
     if not binomial_tail(losses, n, high) <= delta <= binomial_tail(losses, n, low):
         raise PolicyError(
@@ -379,7 +382,7 @@ def _check_binomial(limit: GuaranteeTerms, delta: float) -> None:
 def _check_trinomial(
     limit: GuaranteeTerms, counts: tuple[int, int], delta: float, counted: str, what: str
 ) -> None:
-    """Run the exact test at 96 shares of gained questions, never stricter than the full one.
+    """Run the exact test at 96 shares of gained questions, which is never stricter than in full.
 
     With two traces, `counts` are the questions with both replies lost and with neither lost.
     """
@@ -394,7 +397,7 @@ def _check_trinomial(
 
 
 def _check_sample(certificate: CertificateTerms) -> None:
-    """Run the exact test on the labelled among the differing replies."""
+    """Run the exact test on the labelled ones of the differing replies."""
     differing, labels = certificate.differing, certificate.planned_labels
     n, lost, delta = certificate.n, certificate.losses, certificate.chain_delta
     if differing is None or labels is None or certificate.labelled is None:

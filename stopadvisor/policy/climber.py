@@ -1,6 +1,6 @@
 """Climb a ladder under a policy: which reply to ask for next, and whether to serve it.
 
-Uses plain Python floats in the order of operations of `rules.climb`, so that live replies are
+Uses plain Python floats in the same order of operations as `rules.climb`, so live replies are
 judged exactly as calibration judged recorded ones.  Reads no file and asks no model.
 """
 
@@ -35,23 +35,23 @@ class Ask:
     sample: int
     """Number of the reply among those of its rung, from 0."""
     max_tokens: int | None
-    """Abandon the reply after this many completion tokens; None for no limit, also if the rung has
-    a policy of its own, which ends it."""
+    """Abandon the reply after this many completion tokens; None for no limit.  The cap of a rule
+    does not apply to a rung with a policy of its own."""
     needs_logprob: bool
-    """The rule reads the mean log-probability."""
+    """Whether the rule reads the mean log-probability."""
     is_reference: bool
-    """Serve the reply whatever it says."""
+    """Whether the reply is served whatever it says."""
 
 
 class Judged(NamedTuple):
     """What to do with a reply."""
 
     serve: bool
-    """Serve now; else climb."""
+    """Serve now; else climb on."""
     score: float
-    """Compared with the threshold; 0 for the reference."""
+    """The score, which is compared with the threshold; 0 for the reference."""
     reply: int
-    """Number, from 0, of the observed reply that has the answer to serve."""
+    """Number, from 0, of the observed reply with the answer to serve."""
     gives_up: bool = False
     """The rule expects every cheap rung to be wrong: skip to the reference, or serve anyway."""
 
@@ -67,17 +67,17 @@ class ClimbRule:
     asked: tuple[int, ...]
     """Replies asked for before the reference."""
     thresholds: tuple[float, ...]
-    """One for each of them."""
+    """One threshold for each of them."""
     on_give_up: OnGiveUp | None
     give_up: float
-    """Scores below this level give up; minus infinity for never."""
+    """A score below this level gives up; minus infinity for never."""
     intercept: float
     terms: tuple[tuple[str, float, float, float], ...]
     """(feature, mean, scale, coefficient), in the order of summation."""
 
     @classmethod
     def of(cls, terms: PolicyTerms) -> ClimbRule:
-        """Take the rule out of checked terms."""
+        """Extract the rule from checked terms."""
         assert terms.ladder is not None
         step, levels = terms.decision_threshold, terms.ladder.give_up
         return cls(
@@ -116,7 +116,7 @@ class ClimbRule:
 class Climber:
     """Judges the replies to one question; made by ``Policy.climb()``.
 
-    Not to be shared between questions or threads.  Request `ask`, then `observe` the reply, until
+    Do not share one between questions or threads.  Request `ask`, then `observe` the reply, until
     one is served.  If a rung cannot answer, observe a reply that did not finish.
     """
 
@@ -133,7 +133,7 @@ class Climber:
 
     @property
     def certain(self) -> tuple[Ask, ...]:
-        """`ask`, and the replies that will be needed whatever comes before, to request at once.
+        """`ask`, and later replies that will be needed in any case, so request them at once.
 
         These are the samples of the reference, and replies until enough of them could agree.
         """
@@ -172,25 +172,25 @@ class Climber:
         Parameters
         ----------
         finished : bool
-            It ended by itself; a reply that was cut climbs.
+            Whether it ended by itself; a reply that was cut is not served.
         completion_tokens : int
-            Thinking and answer.
+            Tokens of thinking and answer.
         answer : str
             The final answer, as the model wrote it; empty for none.
         mean_logprob : float, nats
             Mean over the tokens; optional if the policy does not read it.
         normalized : str, optional
-            The normalised answer, if known already; `answer` is then ignored.
+            The normalised answer, if already known; `answer` is then ignored.
 
         Raises
         ------
         PolicyError
-            A reply was served already, or an input is missing or impossible.  The climber is then
+            A reply was already served, or an input is missing or impossible.  The climber is
             unchanged.
         """
         rule, at = self._rule, self._next
         if at >= len(self._columns):
-            raise PolicyError("a reply was served already; climb() again for another question")
+            raise PolicyError("a reply was already served; climb() again for another question")
         if type(completion_tokens) is not int or completion_tokens < 0:
             raise PolicyError(f"completion_tokens must be a count, got {completion_tokens!r}")
         known = mean_logprob is not None and -math.inf < mean_logprob <= 0
@@ -207,7 +207,7 @@ class Climber:
         if at < len(rule.asked):
             score = self._score(completion_tokens, support, share, mean_logprob or 0.0)
             serve = serve or (bool(leader) and score >= rule.thresholds[at])
-            # The last cheap rung has nothing to skip: the reference is next anyway.
+            # After the last cheap rung the reference is next anyway: nothing to skip.
             may_give_up = rule.on_give_up == "reply" or at + 1 < len(rule.asked)
             gives_up = may_give_up and bool(leader) and not serve and score < rule.give_up
             serve = serve or (gives_up and rule.on_give_up == "reply")
@@ -247,7 +247,7 @@ class Climber:
 
 
 def check_ladder(terms: PolicyTerms) -> None:
-    """Check that a ladder is valid and the rule's path fits it; PolicyError names the field."""
+    """Check that a ladder is valid and fits the rule's path; PolicyError names the field."""
     found = terms.ladder
     assert found is not None
     asked, low = found.asked, found.give_up
@@ -285,6 +285,6 @@ def check_ladder(terms: PolicyTerms) -> None:
         expect(tells, "ladder.give_up", what, terms.family)
     step, steps = terms.decision_threshold, range(1, len(found.path) + 1)
     expect(step in steps, "decision_threshold", f"a step of ladder.path, 1 to {len(steps)}", step)
-    # One more than there are: the last one tested serves the reference to everybody.
+    # One more than `steps`: the last one tested always serves the reference.
     known = {float(k) for k in range(1, len(steps) + 2)}
     expect(known.issuperset(terms.order), "order", "numbers of steps", list(terms.order))

@@ -1,6 +1,6 @@
 """Checks between a policy's fields: rule, model, certificate, evidence, and the cost of a replay.
 
-The types in `terms` have checked each value alone; `golden` replays the decisions afterwards.
+The types in `terms` have already checked each value alone; `golden` replays the decisions later.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["check_consistency", "check_trigger"]
 
 _MAX_GOLDEN_STEPS = 4096
 MAX_GOLDEN_TEXT = 65_536
-"""Most characters in all golden answers; policies built here have a few hundred."""
+"""Limit on the characters of all golden answers; policies built here have a few hundred."""
 
 _BOUND = ("model", "engine", "probe", "sampling", "max_think")
 _LINEAR = ("features", "mean", "scale", "coef")
@@ -50,12 +50,12 @@ def check_consistency(terms: PolicyTerms, *, golden: bool = True) -> None:
     Parameters
     ----------
     golden : bool
-        False if golden decisions are yet to be made.
+        False before golden decisions are made.
 
     Raises
     ------
     PolicyError
-        Names the first wrong field, what is required, and its value.
+        The message names the first wrong field, what it must be, and its value.
     """
     certificate = terms.certificate
     if terms.model is not None:
@@ -68,7 +68,7 @@ def check_consistency(terms: PolicyTerms, *, golden: bool = True) -> None:
     if terms.normalizer != NORMALIZER:
         raise PolicyError(
             f"calibrated with answer normaliser {short_repr(terms.normalizer)}; this "
-            f"version of StopAdvisor has {NORMALIZER!r} and would compare answers otherwise"
+            f"version of StopAdvisor has {NORMALIZER!r} and would compare answers differently"
         )
     if terms.ladder is not None:
         check_ladder(terms)
@@ -108,7 +108,7 @@ def _absent(terms: PolicyTerms, names: Sequence[str], when: str) -> None:
 
 
 def _check_repeated(terms: PolicyTerms, certificate: CertificateTerms) -> None:
-    """Check what the certificate repeats, or implies, of other fields."""
+    """Check what the certificate repeats, or implies, about other fields."""
     elsewhere = {
         "max_think": terms.max_think,
         "on_stop": terms.on_stop,
@@ -126,7 +126,7 @@ def _check_repeated(terms: PolicyTerms, certificate: CertificateTerms) -> None:
     expect(of_right >= alpha, "certificate.alpha_over_full_accuracy", what, of_right)
     differs = certificate.differs_upper
     if differs is not None and certificate.loss == LOST.name:
-        # A lost reply differs; of two traces only the first counts here.
+        # Every lost reply differs; `differs_upper` counts only the first of two traces.
         lost = certificate.losses if certificate.both is None else certificate.both
         least = (certificate.differing or lost) / certificate.n
         expect(differs > least, "certificate.differs_upper", f"above {least:g}", differs)
@@ -205,7 +205,7 @@ def _check_learned(terms: PolicyTerms, family: str) -> None:
 
 
 def _check_golden(terms: PolicyTerms) -> None:
-    """Check that golden examples are complete, and few and short enough to replay quickly."""
+    """Check that golden examples are complete, and small enough to replay quickly."""
     golden, most = terms.golden, trigger_of(terms).most_probes
     if terms.ladder is not None:
         most = len(terms.ladder.asked)
@@ -228,7 +228,7 @@ def check_trigger(terms: PolicyTerms) -> None:
     Raises
     ------
     PolicyError
-        Names the wrong field.
+        The message names the wrong field.
     """
     trigger, budgets = terms.trigger, terms.budgets
     assert trigger is not None
@@ -261,7 +261,7 @@ def check_trigger(terms: PolicyTerms) -> None:
         what = f"at most the cap {cap}"
         expect(stop_at is not None or first <= cap, "trigger.first", what, first)
     if terms.max_think is not None:
-        # Thinking is cut there, so no probe can happen beyond it.
+        # Thinking is cut there, so no probe can follow.
         last = (*budgets[-1:], cap, stop_at, trigger.min_gap)
         at = max((number for number in last if number is not None), default=0)
         what = f"no position beyond max_think ({terms.max_think})"

@@ -1,7 +1,7 @@
 """A policy's evidence: the questions it was made from, and its expected risk and saving.
 
-These figures cannot be recomputed from the file, but the headline shows them.  So they are checked
-against each other and against the certificate.
+The file does not allow these figures to be recomputed, but the headline shows them, so they are
+checked against each other and against the certificate.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _Risk = Annotated[float, Condition("a number from -1 to 1", lambda value: -1 <= 
 _Block = Annotated[int, Condition(str(CACHE_BLOCK), lambda value: value == CACHE_BLOCK)]
 
 _SLACK = 1e-6
-"""Tolerance for figures that were summed in another order."""
+"""Tolerance for figures summed in another order."""
 _TAIL = 0.025
 """Probability beyond either end of a 95 % interval."""
 _SLACK_OF_TAILS = 1e-4
@@ -49,7 +49,7 @@ class ExpectedTerms:
     SPARSE: ClassVar[bool] = True
 
     weights: Weights
-    """Price of a prefilled, a cached and a decoded token."""
+    """Prices of a prefilled, a cached and a decoded token."""
     cache_block: _Block
     """Tokens in one block of the server's prefix cache."""
     fit_total_saving_pct: _Saving | None
@@ -63,7 +63,8 @@ class ExpectedTerms:
     calibration_total_saving_pct: _Saving
     """Net saving."""
     calibration_total_saving_band95: tuple[_Saving, _Saving]
-    """95 % band of the net saving, valid although these questions chose the threshold."""
+    """95 % bootstrap band of the net saving, simultaneous over thresholds, because these questions
+    chose the threshold."""
     calibration_think_saving_pct: _Saving
     """Saving in thinking tokens."""
     calibration_uncut_saving_pct: _Saving | None
@@ -73,7 +74,7 @@ class ExpectedTerms:
     calibration_full_accuracy: ShareOrEnd
     """Share that full thinking answers right."""
     graded_by: Literal["agreement"] | None = None
-    """What replies were compared with, if not gold."""
+    """How replies were graded, if not by gold."""
     loss: LossKind = LOST.name
     """The loss that the risks count."""
     calibration_answer_saving_pct: _Saving | None = None
@@ -85,7 +86,7 @@ class ExpectedTerms:
     test_total_saving_ci95: tuple[_Saving, _Saving] | None = field(
         default=None, metadata={"present_with": "test_n"}
     )
-    """95 % interval of the net saving."""
+    """95 % bootstrap-t interval of the net saving."""
     test_think_saving_pct: _Saving | None = None
     """Saving in thinking tokens."""
     test_uncut_saving_pct: _Saving | None = field(default=None, metadata={"present_with": "test_n"})
@@ -93,11 +94,11 @@ class ExpectedTerms:
     test_risk: _Risk | None = None
     """Measured risk."""
     test_risk_ci95: tuple[float, float] | None = None
-    """95 % interval of the risk."""
+    """95 % interval of the risk: exact, or a score interval for `drop`."""
     test_accuracy: ShareOrEnd | None = None
     """Share answered right under the rule."""
     test_accuracy_ci95: tuple[ShareOrEnd, ShareOrEnd] | None = None
-    """95 % interval of that share."""
+    """Exact 95 % interval of that share."""
     test_full_accuracy: ShareOrEnd | None = None
     """Share that full thinking answers right."""
     test_answer_saving_pct: _Saving | None = None
@@ -139,8 +140,8 @@ class ServedTerms:
     """What the rule does on a sample of calibration questions."""
 
     stop: tuple[float, ...]
-    """Thinking tokens at the stop, -1 for none; for a ladder the number of the reply served, -1 for
-    the reference."""
+    """Thinking tokens at the stop, -1 for none; for a ladder, the number of the reply served, -1
+    for the reference."""
     prompt_tokens: tuple[float, ...]
     """Prompt tokens of each question."""
     first_logprob: tuple[float, ...] | None = None
@@ -151,9 +152,9 @@ class ServedTerms:
 
 
 def check_split(split: SplitTerms, certificate: CertificateTerms | None) -> None:
-    """Check a split, and that it names at least the questions that the certificate counts.
+    """Check a split, and that it names at least as many questions as the certificate counts.
 
-    It names questions and groups, so it may name more than were counted.
+    It names both questions and groups, so it may name more.
 
     Raises
     ------
@@ -183,7 +184,7 @@ def check_expected(expected: ExpectedTerms, certificate: CertificateTerms) -> No
     Raises
     ------
     PolicyError
-        A figure is outside its own interval, is not a count divided by its number of questions, is
+        A figure is outside its own interval, is no count divided by the number of questions, is
         better than the losses allow, or contradicts the certificate.
     """
     for name, interval in _INTERVALS:
@@ -216,7 +217,7 @@ def check_expected(expected: ExpectedTerms, certificate: CertificateTerms) -> No
 
 
 def _check_shares(expected: ExpectedTerms, part: str, loss: str, traces: int = 1) -> None:
-    """Check that shares are counts out of n replies, and can occur together."""
+    """Check that shares are counts out of n replies, and are possible together."""
     n = getattr(expected, f"{part}_n")
     n = None if n is None else n * traces
     names = [f"{part}_{name}" for name in ("risk", "accuracy", "full_accuracy")]
@@ -240,7 +241,7 @@ def _check_shares(expected: ExpectedTerms, part: str, loss: str, traces: int = 1
 
 
 def _check_interval(name: str, count: int, n: int, ends: tuple[float, float]) -> None:
-    """Check that an interval is the exact 95 % interval of a count."""
+    """Check that an interval is the two-sided exact (Clopper-Pearson) 95 % interval of a count."""
     low, high = ends
     below = low if count == 0 else 1 - binomial_tail(count - 1, n, low) - _TAIL
     above = 1 - high if count == n else binomial_tail(count, n, high) - _TAIL

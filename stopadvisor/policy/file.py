@@ -2,7 +2,7 @@
 
 ``policy.json`` is the text; ``policy.joblib`` is a pickle of that one string, which `joblib.load`
 reads anywhere.  Nothing is unpickled here, and sizes are checked before anything large is built.
-Of the fields, only ``schema`` and ``digest`` matter here.
+This module knows only the fields ``schema`` and ``digest``.
 """
 
 from __future__ import annotations
@@ -28,23 +28,24 @@ __all__ = [
 Format = Literal["joblib", "json"]
 
 POLICY_SCHEMA = 3
-"""Version of a policy's fields; a change of their meaning raises it."""
+"""Version of a policy's fields, raised when their meaning changes."""
 
 MAX_BYTES = 8 * 2**20
-"""Largest policy file read: room for the hashed ids of 50,000 questions."""
+"""Limit on a policy file's bytes: room for the hashed ids of 50,000 questions."""
 MAX_ELEMENTS = 250_000
-"""Most values in one policy."""
+"""Limit on the number of values."""
 MAX_CONTAINERS = 50_000
-"""Most lists and dicts among them; each takes the memory of ten numbers."""
+"""Limit on the number of lists and dicts; each takes as much memory as ten numbers."""
 MAX_TEXT = 2**20
-"""Most bytes of one string."""
+"""Limit on the bytes of one string."""
 _MAX_WIDE = 2 * 2**20
-"""Most bytes of all strings with escapes: one wide character makes Python store four bytes each."""
+"""Limit on the bytes of all strings with escapes: a single wide character makes Python store a
+string in up to four bytes a character."""
 
 NO_DIGEST = "0" * 64
-"""Placeholder for a digest that is not computed yet."""
+"""Placeholder for the digest until it is computed."""
 _LINE = 100
-"""Width of a line: values that fit are written on one."""
+"""Line width: a list or dict that fits is written on one line."""
 
 
 # --- Reading --------------------------------------------------------------------------------------
@@ -88,8 +89,8 @@ def decode(data: bytes) -> dict[str, Any]:
     Raises
     ------
     PolicyError
-        Compressed, damaged, of another schema or format, changed after it was written, or too large
-        or too deeply nested to be read in little memory.
+        The file is compressed, damaged, of another schema or format, changed after it was written,
+        or too large or too deeply nested to read in little memory.
     """
     text = _text_of(data)
     head = _HEAD.match(text)
@@ -131,7 +132,7 @@ def _text_of(data: bytes) -> memoryview:
     start = pickled.end()
     end = start + int.from_bytes(pickled["size"], "little")
     if end > len(data):
-        raise PolicyError("damaged or truncated pickle: its text passes the end of the file")
+        raise PolicyError("damaged or truncated pickle: its text extends past the end of the file")
     if _PICKLE_END.fullmatch(data, end) is None:
         raise PolicyError("damaged pickle: something follows its text")
     return view[start:end]
@@ -161,16 +162,16 @@ def _digest(before: bytes | memoryview, after: bytes | memoryview) -> str:
 
 
 def _parsed(view: memoryview) -> dict[str, Any]:
-    """Parse a text whose digest is right, after checking that the values fit into memory."""
+    """Parse a text with the right digest, after checking that its values fit into memory."""
     text = str(view, "latin-1")  # one byte per character
     if not text.isascii():
         raise PolicyError("a policy is written in ASCII, with escapes")
     # Upper limits on the number of values, before any is built.
     containers = text.count("[") + text.count("{")
     if containers > MAX_CONTAINERS:
-        raise PolicyError(f"a policy holds at most {MAX_CONTAINERS} lists and dicts, this one more")
+        raise PolicyError(f"a policy has at most {MAX_CONTAINERS} lists and dicts, this one more")
     if text.count(",") + containers > MAX_ELEMENTS:
-        raise PolicyError(f"a policy holds at most {MAX_ELEMENTS} values, this one more")
+        raise PolicyError(f"a policy has at most {MAX_ELEMENTS} values, this one more")
     _check_strings(text)
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -198,7 +199,7 @@ _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 
 
 def _check_strings(text: str) -> None:
-    """Limit strings; one without escapes takes no more memory than in the file."""
+    """Refuse large strings; one without escapes takes no more memory than in the file."""
     if len(text) <= MAX_TEXT:
         return
     wide = 0
@@ -221,7 +222,7 @@ def sealed(content: Mapping[str, Any]) -> tuple[str, str]:
     """Return a policy's JSON text with its digest, and the digest.
 
     The digest is SHA-256 over the text with 64 zeros in its place.  It detects damage but is no
-    signature.  A reader never has to write the text again, so how numbers are written is free.
+    signature.  Readers hash the text as it is, so they need not format numbers as this writer does.
     """
     first = {"schema": POLICY_SCHEMA, "digest": NO_DIGEST}
     rest = {key: value for key, value in content.items() if key not in first}
@@ -232,7 +233,7 @@ def sealed(content: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _written(value: Any, indent: int) -> str:
-    """JSON of a value: on one line if it fits, otherwise one entry per line."""
+    """JSON of a value: on one line if it fits, else one entry per line."""
     if isinstance(value, dict):
         ends = "{}"
         parts = [f"{json.dumps(key)}: {_written(item, indent + 1)}" for key, item in value.items()]
@@ -257,5 +258,5 @@ def encode_policy(text: str, format: Format) -> bytes:
     import joblib
 
     buffer = io.BytesIO()
-    joblib.dump(text, buffer, compress=0, protocol=4)  # pinned, so every Python writes the same
+    joblib.dump(text, buffer, compress=0, protocol=4)  # fixed, so every Python writes the same
     return buffer.getvalue()

@@ -1,9 +1,9 @@
 """The frozen policy: build it, save it, load it without trusting it, check its model and engine.
 
 Use policies through this module.  Loading checks size, format, schema, digest, fields, consistency
-and golden decisions, in this order; a bad file is refused in one line that names it.  Loading and
-stepping need only the standard library and numpy.  A required signature is checked first, and needs
-the extra ``sign``.
+and golden decisions, in this order; a bad file is refused in one line that names it.  If a
+signature is required, it is checked right after the size, and needs the extra ``sign``.  Otherwise
+loading and stepping need only the standard library and numpy.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ __all__ = [
 
 
 _HASHED = {"tokenizer_sha256": "tokenizer", "template_sha256": "chat template"}
-"""Hashes that bind a policy to a model, with their names in messages."""
+"""Hashes that bind a policy to a model, and their names in messages."""
 _ENGINE = {
     "name": "the engine",
     "version": "the engine's version",
@@ -61,7 +61,7 @@ _ENGINE = {
     "attention": "the attention implementation",
     "device": "the device",
 }
-"""Properties of an engine that are compared, with their names in messages."""
+"""Properties of an engine that are compared, and their names in messages."""
 _VERIFY = "; run `stopadvisor verify` before you rely on it"
 
 
@@ -72,7 +72,7 @@ class Policy:
     Raises
     ------
     PolicyError
-        The terms fail one of the checks that loading makes.
+        The terms fail a check that loading makes.
     """
 
     terms: PolicyTerms
@@ -80,7 +80,7 @@ class Policy:
     signed_by: str | None = None
     """Fingerprint of the key that signed it, if a signature was required."""
     rule: StopRule = field(init=False, compare=False)
-    """The rule for steppers; its `needs_…` tell which inputs it reads."""
+    """The rule for steppers; its `needs_…` say which inputs it reads."""
     climb_rule: ClimbRule | None = field(init=False, compare=False)
     """The rule for climbers; None unless the policy climbs a ladder."""
 
@@ -99,12 +99,12 @@ class Policy:
 
     @property
     def content(self) -> dict[str, Any]:
-        """The terms as JSON values; a new copy at each call."""
+        """The terms as JSON values; a new copy each time."""
         return dict(plain(self.terms))
 
     @property
     def kind(self) -> str:
-        """``stop``, or ``full-budget``: no probes, the natural end."""
+        """``stop``, or ``full-budget``: never probes, and thinks to the end."""
         return self.terms.kind
 
     @property
@@ -124,7 +124,7 @@ class Policy:
 
     @property
     def trigger(self) -> Trigger:
-        """Where to probe; without any position for ``full-budget``."""
+        """Where to probe; has no positions for ``full-budget``."""
         return self.rule.trigger
 
     @property
@@ -139,7 +139,7 @@ class Policy:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over the text; names the policy in logs."""
+        """SHA-256 over the text, which names the policy in logs."""
         return self.terms.digest
 
     @property
@@ -200,7 +200,7 @@ class Policy:
         entropy_source : str
             ``full``, ``top-k:K`` or ``none``.
         cue, cap, max_think, prompt_template, sampling, answer_cap : optional
-            Settings of the plan; None is not compared.
+            Settings of the plan; those left None are not compared.
 
         Returns
         -------
@@ -212,7 +212,7 @@ class Policy:
         ------
         PolicyError
             The model, tokenizer, chat template, closer, cue, answer cap, thinking cap, prompt
-            template, sampling or entropy source differs, so the certificate means nothing.  The
+            template, sampling or entropy source differs, so the certificate does not apply.  The
             entropy source matters only to a rule that reads log-probability or entropy.
         """
         terms = self.terms
@@ -268,7 +268,7 @@ def build_policy(terms: PolicyTerms) -> Policy:
     Parameters
     ----------
     terms : PolicyTerms
-        ``schema``, ``golden`` and ``digest`` are filled in here; numpy values become plain ones.
+        ``schema``, ``golden`` and ``digest`` are filled in here; numpy values become plain.
 
     Raises
     ------
@@ -289,7 +289,7 @@ def save_policy(policy: Policy, path: str | os.PathLike[str], *, format: Format 
     Raises
     ------
     PolicyError
-        The policy was not made by `build_policy`, or is too large to be loaded again.
+        The policy was not made by `build_policy`, or is too large to load again.
     OutputError
         The file cannot be written.
     """
@@ -312,14 +312,14 @@ def save_policy(policy: Policy, path: str | os.PathLike[str], *, format: Format 
 
 
 def sign_policy(path: str | os.PathLike[str], key: PemKey, *, digest: str) -> None:
-    """Sign a policy file; the signature is written next to it, as ``POLICY.sig``.
+    """Sign a policy file; writes the signature to ``POLICY.sig`` next to it.
 
     Parameters
     ----------
     key : PemKey
         From `signature.signing_key`.
     digest : str
-        Digest of the policy to sign, in case another one has taken its place.
+        Digest of the policy to sign, in case another has taken its place.
 
     Raises
     ------
@@ -349,8 +349,8 @@ def load_policy(
     Parameters
     ----------
     require_signature : sequence of paths, optional
-        Public keys in PEM, one of which must have signed the file, in ``POLICY.sig`` next to it.
-        The signature is checked before anything in the file is read.
+        Files of public keys in PEM, one of which must have made ``POLICY.sig`` next to the file.
+        The signature is checked before the file is parsed.
 
     Raises
     ------
@@ -424,7 +424,7 @@ def _check_model(expected: ModelTerms, here: Mapping[str, Any]) -> list[str]:
         _must_agree("model", expected.name, here["name"])
     else:
         _must_agree("model revision", revision, found)
-        # A hash of the content is worth more than the name of its folder.
+        # A hash of the content says more than a folder's name.
         if not revision.startswith("sha256:"):
             _must_agree("model", expected.name, here["name"])
         elif expected.name != here["name"]:
@@ -442,7 +442,7 @@ def _check_model(expected: ModelTerms, here: Mapping[str, Any]) -> list[str]:
 
 
 def _check_closer(expected: TokenText, here: Any) -> None:
-    """Compare token ids if both sides know them, because they are what the model sees."""
+    """Compare token ids if both sides know them, as the model sees ids and not text."""
     if here is None:
         return
     text, ids = (here.get("text"), here.get("ids")) if isinstance(here, Mapping) else (here, None)

@@ -1,7 +1,7 @@
 """Golden decisions: example trajectories in a policy, with the decisions that must follow.
 
-They are made when a policy is built and replayed whenever it is loaded, so that another version of
-this package, or a reader in another language, fails before it serves a different decision.
+They are made when a policy is built and replayed whenever it is loaded.  A version of this package,
+or a reader in another language, that decides differently fails there, before it serves.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from stopadvisor.probes.trigger import MarkerTrigger
 __all__ = ["make_golden", "replay_golden"]
 
 _MOST_STEPS = 32
-"""Longest golden trajectory; of longer ones only the first steps are kept."""
+"""Steps kept of a golden trajectory."""
 _MOST_STEPS_TO_THE_END = 256
-"""Longest trajectory that shows the stop at `stop_at`."""
+"""Limit on the steps of a trajectory that shows the stop at `stop_at`."""
 _MOST_GAPS = 64
 """Largest distance between markers, in units of `min_gap`, in examples at the threshold."""
 _N_RANDOM = 6
@@ -36,8 +36,8 @@ _N_EDGES = 3
 
 _ANSWERS = (" 7", "7.", "\\boxed{12}", "", "B", "(b)", "0.50", "1/2", "yes")
 
-# Rules that use exp or log, which C libraries round differently in the last bit.  Their golden
-# scores may differ by this tolerance, and their examples stay farther from the threshold.
+# Families and features that use exp or log, which C libraries round differently in the last bit.
+# Their golden scores may differ by a tolerance, and their examples stay clear of the threshold.
 _INEXACT = frozenset(
     ("confidence-leap", "log_position", "log_run", "log_votes", "answer_log_odds", "log_tokens")
 )
@@ -52,7 +52,7 @@ GoldenStep = dict[str, Any]
 
 
 def make_golden(rule: Rule) -> list[dict[str, Any]]:
-    """Make examples for a rule: with steady, changing and empty answers, and at the threshold.
+    """Make examples for a rule: steady, changing and empty answers, and the threshold's two sides.
 
     Deterministic: the same rule gives the same examples.  Empty for a rule without checkpoints.
     """
@@ -78,12 +78,12 @@ def make_golden(rule: Rule) -> list[dict[str, Any]]:
 
 
 def _stopped_by_position(rule: StopRule, entry: Mapping[str, Any]) -> bool:
-    """Whether an example is stopped by `stop_at` rather than its score."""
+    """Whether `stop_at`, not the score, stops an example."""
     unscored: bool = entry["decisions"][-1]["score"] < rule.decision_threshold
     return unscored and bool(entry["steps"][-1]["think_tokens"] == rule.stop_at)
 
 
-# --- Replayed -------------------------------------------------------------------------------------
+# --- Replay ---------------------------------------------------------------------------------------
 
 
 def replay_golden(rule: Rule, golden: Sequence[GoldenExample]) -> None:
@@ -119,7 +119,7 @@ def replay_golden(rule: Rule, golden: Sequence[GoldenExample]) -> None:
 
 
 def _decider(rule: Rule, task: str) -> Callable[[Mapping[str, Any]], tuple[bool, float, bool]]:
-    """A function that maps a step of one example to (stop, score, whether it is the last step)."""
+    """A function from a step of one example to (stop, score, whether it is the last step)."""
     if isinstance(rule, StopRule):
         stepper = Stepper(rule, task)
 
@@ -151,7 +151,7 @@ def _is_inexact(rule: Rule) -> bool:
 
 
 def _entry(rule: Rule, task: str, steps: Sequence[GoldenStep]) -> dict[str, Any]:
-    """Step through a trajectory up to its stop, and record each decision."""
+    """Follow a trajectory up to its stop, and record each decision."""
     decide = _decider(rule, task)
     walked: list[GoldenStep] = []
     decisions = []
@@ -176,7 +176,7 @@ def _step(answer: str, logprob: float, entropy: float, markers: float, think: in
 
 
 def _positions(rule: StopRule, most: int) -> tuple[int, ...]:
-    """Positions of a trace: the trigger's own, or those of made-up markers."""
+    """Positions of a trace: the trigger's, or those of made-up markers."""
     trigger = rule.trigger
     if not isinstance(trigger, MarkerTrigger):
         return trigger.positions[:most]
@@ -191,9 +191,9 @@ def _positions(rule: StopRule, most: int) -> tuple[int, ...]:
 def _trajectories(rule: StopRule, most: int) -> list[list[GoldenStep]]:
     """Make inputs for up to `most` positions; steps after a stop are cut off later."""
     budgets = _positions(rule, most)
-    # On a grid, a request may have thought less than its budget.
+    # On a grid, thinking may have ended before the budget.
     earlier = rule.trigger.kind == "grid" and rule.stop_at is None
-    # Only random(), whose sequence Python guarantees to keep.
+    # Python guarantees the sequence only of random().
     draw = Random(0).random
 
     def steps(*answers: str, means: tuple[float, float], share: float = 1.0) -> list[GoldenStep]:
@@ -213,7 +213,7 @@ def _trajectories(rule: StopRule, most: int) -> list[list[GoldenStep]]:
         steps(*_ANSWERS, means=(-1.5, 2.0)),  # unsure and wavering
         steps("", means=(-0.3, 0.4)),  # no answer at all
         steps(" 7", "7.", means=(0.0, 0.0), share=0.0),  # perfectly sure, nothing thought
-        # Growing surer.
+        # growing surer
         [_step("B", -3.0 / j, 3.0 / j, 0.0, budget) for j, budget in enumerate(budgets, start=1)],
         *([drawn(budget) for budget in budgets] for _ in range(_N_RANDOM)),
     ]
@@ -225,7 +225,7 @@ def _trajectories(rule: StopRule, most: int) -> list[list[GoldenStep]]:
 
 
 def _climbs(rule: ClimbRule) -> list[list[GoldenStep]]:
-    """Make replies of every rung: equal and different, cut off, short and long."""
+    """Make replies of each rung: equal and different, cut off, short and long."""
     draw = Random(0).random
     caps = sorted({int(-threshold) for threshold in rule.thresholds if rule.family == "cap"})
     lengths = (1, 40, 400, 4000, *caps[:_MOST_STEPS])
@@ -248,7 +248,7 @@ def _climbs(rule: ClimbRule) -> list[list[GoldenStep]]:
 
 
 def _edge(rule: Rule, task: str, steps: list[GoldenStep]) -> list[dict[str, Any]]:
-    """Bisect an input of the last step for where the decision changes; return both sides."""
+    """Bisect an input of the last step to where the decision changes; return both sides."""
     inexact = _is_inexact(rule)
     for name, (low, high) in _ranges(rule, steps).items():
         sides: dict[float, dict[str, Any]] = {}

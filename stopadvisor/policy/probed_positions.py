@@ -1,4 +1,4 @@
-"""Check that a run was probed where a policy probes; if not, name the command that does it."""
+"""Check that a run was probed where a policy probes; if not, name the command that does so."""
 
 from __future__ import annotations
 

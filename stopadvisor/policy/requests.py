@@ -1,4 +1,4 @@
-"""Requests and replies of serving with a policy, and the engine's plan for them."""
+"""Requests and replies under a policy, and the plan that an engine serves them by."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
 ]  # fmt: skip
 
 PromptLike = str | Sequence[Mapping[str, str]] | Question
-"""A question's text, chat messages to be sent as they are, or a line of a workload."""
+"""A question's text, chat messages to send as they are, or a question of a workload."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class RungAnswer:
     """The reply of one rung, or why there is none."""
 
     finished: bool
-    """The reply ended by itself; False if it was cut, or there is none."""
+    """Whether the reply ended by itself; False if it was cut, or there is none."""
     text: str = ""
     """The visible reply, without thinking."""
     reasoning: str = ""
@@ -46,17 +46,17 @@ class RungAnswer:
     completion_tokens: int = 0
     """Thinking and answer."""
     mean_logprob: float | None = None
-    """Over its tokens; None if unknown."""
+    """Mean over its tokens; None if unknown."""
     seconds: float = 0.0
     down: str | None = None
     """Why there is no reply to serve, in one line."""
     name: str = ""
     """The rung's name."""
     price: float = 0.0
-    """In the unit of the ladder's prices."""
+    """Price in the unit of the ladder's prices."""
 
     def of(self, rung: Rung) -> RungAnswer:
-        """Add the rung's name, and the price at its rates."""
+        """Add the rung's name and the price at its rates."""
         first, cached, decoded = rung.price
         read = self.prompt_tokens - self.cached_tokens
         price = read * first + self.cached_tokens * cached + self.completion_tokens * decoded
@@ -72,10 +72,10 @@ class Climbed:
     asked: tuple[RungAnswer, ...]
     """All replies asked for, in the order of the ladder."""
     gave_up: bool | None = None
-    """Whether the rule expected every cheap rung to be wrong and skipped to the reference, or
+    """True if the rule expected every cheap rung to be wrong, and skipped to the reference or
     served a reply anyway; None if not."""
     at: int = 0
-    """Index into `asked` of the reply served; beyond its end if the caller asks the reference."""
+    """Index in `asked` of the reply served; beyond its end if the caller asks the reference."""
     column: int | None = None
     """Number of the ladder's reply at which the rule served; None for the reference."""
     answer: str | None = None
@@ -97,7 +97,7 @@ class Climbed:
         return sum(each.completion_tokens for k, each in enumerate(self.asked) if k != self.at)
 
     def to_dict(self) -> dict[str, Any]:
-        """The record in a line of answers, which holds the text already."""
+        """The record for a line of answers, which already has the text."""
         left_out = {"text", "reasoning", "mean_logprob", "seconds"}
         asked = [{k: v for k, v in vars(a).items() if k not in left_out} for a in self.asked]
         return {"rung": self.rung, "asked": asked, "gave_up": self.gave_up}
@@ -118,8 +118,8 @@ class Reply:
     prompt_tokens: int
     think_tokens: int
     """Thinking tokens decoded.  For a stopped trace this includes tokens after the stop: as many as
-    the closer has, which show that the trace did not end there; at a server also the rest of a
-    request if the next probe depends on markers."""
+    the closer has, to see that the trace did not end there; at a server also the rest of a request,
+    if the next probe depends on markers."""
     probe_tokens: int
     """Tokens decoded by all probes of this prompt."""
     visible_tokens: int
@@ -132,7 +132,7 @@ class Reply:
     thinking: str
     """The thinking as text, up to `budget` if it was stopped."""
     climbed: Climbed | None = None
-    """How a ladder was climbed; `probe_tokens` then counts the replies that were not served."""
+    """How a ladder was climbed; `probe_tokens` then counts the replies not served."""
 
     @property
     def decoded_tokens(self) -> int:
@@ -145,8 +145,8 @@ def policy_plan(
 ) -> ProbePlan:
     """Return the plan that a policy was calibrated with.
 
-    `answer_cap` defaults to the policy's, or to the usual cap if it names none.  `at_server`
-    requests log-probabilities only if the policy reads them, because a server may not return any.
+    `answer_cap` defaults to the policy's, or to the usual cap if it names none.  With `at_server`
+    log-probabilities are requested only if the policy reads them: a server may not return any.
 
     Raises
     ------
@@ -174,7 +174,7 @@ def policy_plan(
     if at_server and not policy.reads_logprobs:
         source = "none"
     elif source == "none":
-        source = "full"  # a local model always computes entropy; the policy does not read it
+        source = "full"  # a local model computes entropy anyway; the policy does not read it
     return ProbePlan(
         budgets=policy.budgets,
         cue=plan_cue(terms.probe.cue.text, is_open=terms.probe.open_cue),
@@ -193,14 +193,14 @@ def make_requests(
 ) -> list[Request]:
     """Turn prompts into requests, formatted as at calibration.
 
-    Texts, and questions given as text, go through the policy's prompt template; a ladder without a
-    template sends them as they are.  `task` is the task of prompts that are not a `Question`, and
-    is required if the policy's own is ``mixed``.
+    Texts, and questions given as text, are put into the policy's prompt template; a ladder without
+    a template sends them as they are.  `task` is that of prompts that are not a `Question`; it is
+    required if the policy's own is ``mixed``.
 
     Raises
     ------
     PolicyError
-        A task is not the policy's, or the policy covers several tasks and none is named.
+        A task is not the policy's, or the policy covers several and none is named.
     """
     own, template = policy.terms.task, policy.terms.prompt_template
     if policy.ladder and template is None:
@@ -225,7 +225,7 @@ def make_requests(
 def prompt_templates(terms: PolicyTerms) -> dict[str, str]:
     """Text around a question, containing ``{question}``, for each task that the policy answers.
 
-    Empty if questions are sent as they are.
+    Empty if questions are sent as they are.  A task without a template of its own is left out.
     """
     template: str | Mapping[str, str] | None = terms.prompt_template
     tasks = TASKS if terms.task == MIXED_TASKS else (terms.task,)

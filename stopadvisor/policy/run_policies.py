@@ -1,7 +1,7 @@
 """The policies of a run: each in a file of its own, and a copy of the one in use.
 
-A policy never overwrites another one's file, so there is always a way back.  Next to each policy
-is its calibration; next to the copy, ``calibration.json``.  The copy is signed if its original is.
+A policy never overwrites another's file, so there is always a way back.  Each policy has its
+calibration next to it; the copy has ``calibration.json``.  The copy is signed if its original is.
 Callers hold the folder's lock.
 """
 
@@ -30,7 +30,7 @@ __all__ = [
 
 _FORMATS = (".joblib", ".json")
 _DIGITS = 8
-"""Digits of the digest in a file name."""
+"""Number of the digest's digits in a file name."""
 
 
 def own_name(alpha: float | None, digest: str) -> str:
@@ -47,9 +47,9 @@ def calibration_of(policy: Path) -> Path:
 
 
 def current_policy(folder: Path) -> Path | None:
-    """The copy of the policy in use in a run's folder, or None.
+    """The policy in use in a run's folder, or None.
 
-    If both formats are there, the one that ``calibration.json`` names.
+    If there are both formats, the one that ``calibration.json`` names.
     """
     files = [folder / f"policy{suffix}" for suffix in _FORMATS]
     files = [file for file in files if file.exists()]
@@ -63,7 +63,7 @@ def current_policy(folder: Path) -> Path | None:
 
 
 def newest_policy() -> Path:
-    """The policy in use that was written last, among all runs under ``runs/``."""
+    """The newest policy in use among all runs under ``runs/``."""
     folders = Path("runs").glob("*")
     files = [file for folder in folders if (file := current_policy(folder)) is not None]
     if not files:
@@ -74,7 +74,7 @@ def newest_policy() -> Path:
 
 
 def stops_already(folder: Path, *, format: Format) -> bool:
-    """Whether the folder's policy in use is certified."""
+    """Whether the folder's policy in use is a certified one."""
     file = folder / f"policy.{format}"
     try:
         return load_policy(file).kind == "stop"
@@ -97,7 +97,7 @@ def free_file(wanted: Path, policy: Policy, alpha: float) -> Path:
 def put(policy: Policy, file: Path, calibration: Mapping[str, Any], *, format: Format) -> None:
     """Write a policy and, next to it, its calibration, which names its digest.
 
-    The old calibration is removed first and the new one written last, so that an interruption never
+    The old calibration is removed first and the new one written last, so an interruption never
     leaves a calibration next to the wrong policy.
     """
     calibration_file = calibration_of(file)
@@ -108,7 +108,7 @@ def put(policy: Policy, file: Path, calibration: Mapping[str, Any], *, format: F
 
 @dataclass(frozen=True)
 class Promotion:
-    """`promote --json`: the policy in use now, and the one before."""
+    """`promote --json`: the policy now in use, and the previous one."""
 
     policy: Path
     """The file that was named."""
@@ -121,9 +121,9 @@ class Promotion:
     current: Path
     """Its copy, the policy in use."""
     previous_digest: str | None
-    """Digest of the policy in use before; null if there was none, or it cannot be read."""
+    """Digest of the policy previously in use; null if there was none, or it cannot be read."""
     previous_policy: Path | None
-    """Where that policy is kept, to be promoted again; null if there was none."""
+    """Where that policy is kept, so that it can be promoted again; null if there was none."""
     remarks: tuple[str, ...]
     """Remarks for the reader."""
     promise: str | None = None
@@ -131,7 +131,7 @@ class Promotion:
 
 
 def check_promotion(original: Path) -> tuple[Policy, bytes]:
-    """Return a policy that may be promoted, and the bytes of its calibration; writes nothing.
+    """Return a policy that can be promoted, and the bytes of its calibration; writes nothing.
 
     Raises
     ------
@@ -143,7 +143,7 @@ def check_promotion(original: Path) -> tuple[Policy, bytes]:
         raise PolicyError(f"{original}: the name of a policy ends in .joblib or .json")
     if original.stem == "policy":
         raise PolicyError(
-            f"{original}: is the policy in use already; name one of "
+            f"{original}: is already the policy in use; name one of "
             f"{', '.join(other_policies(original.parent)) or 'the others (there is none)'}"
         )
     file = calibration_of(original)
@@ -153,9 +153,8 @@ def check_promotion(original: Path) -> tuple[Policy, bytes]:
     except (OSError, ValueError) as error:
         why = "missing" if isinstance(error, FileNotFoundError) else f"not readable ({error})"
         raise PolicyError(
-            f"{original}: its calibration {file.name} is {why}: without it "
-            "reports and later looks would not know what is in use; copy the policy where it is "
-            "to be served instead"
+            f"{original}: its calibration {file.name} is {why}, and without it reports and later "
+            "looks would not know what is in use; copy the policy to where it is served instead"
         ) from error
     if digest != policy.digest:
         named = "no policy" if digest is None else f"policy {short_repr(digest[:_DIGITS])}"
@@ -177,8 +176,8 @@ def promote(original: Path) -> Promotion:
     """Put a policy in use: copy it to ``policy.joblib`` or ``policy.json`` in its folder.
 
     ``calibration.json`` names the digest of the policy in use.  It is removed first and written
-    last, so that a kill in between leaves no calibration rather than the wrong one; promoting again
-    completes it.
+    last, so a kill in between leaves no calibration rather than the wrong one; promoting again
+    completes the change.
 
     Raises
     ------
@@ -193,7 +192,7 @@ def promote(original: Path) -> Promotion:
     before, kept_as = _keep(current)
     remove_file(folder / CALIBRATION)
     replace_file(current, original.read_bytes())
-    # In between, the signature does not match: a reader that requires one is refused, not deceived.
+    # In between, the signature does not match: a reader that requires one refuses the policy.
     _copy_signature(original, current)
     replace_file(folder / CALIBRATION, calibration)
     certificate, promise = policy.terms.certificate, None
@@ -221,7 +220,7 @@ def _copy_signature(original: Path, copy: Path) -> None:
 
 
 def other_policies(folder: Path) -> list[str]:
-    """Names of the policies in a folder that may be promoted."""
+    """Names of the policies in a folder that can be promoted."""
     return sorted(
         file.name
         for suffix in _FORMATS
@@ -231,7 +230,7 @@ def other_policies(folder: Path) -> list[str]:
 
 
 def _keep(current: Path) -> tuple[Policy | None, Path | None]:
-    """Make sure that a copy about to be replaced has an original to go back to."""
+    """Make sure that a copy about to be replaced has an original to return to."""
     try:
         data = current.read_bytes()
     except FileNotFoundError:

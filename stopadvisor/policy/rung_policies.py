@@ -25,7 +25,7 @@ def read_rungs(path: Path) -> Ladder:
 def policy_of(rung: Rung) -> Policy | None:
     """Read the policy that a rung names, if any.
 
-    PolicyError if it is refused, never stops, or does not have the ladder's digest.
+    PolicyError if it is refused, never stops, or has another digest than the ladder names.
     """
     if rung.policy is None:
         return None

@@ -4,12 +4,12 @@ The code that runs the model reports drawn tokens and probe answers to a `Sessio
 to do next.  So every way of serving stops at the same tokens: a model in this process, a server
 over HTTP, or a replay of recorded probes.
 
-A trace is probed only inside, never at its end, because policies are calibrated that way.  A
-position is known to be inside once as many tokens follow it as the closer has: had thinking ended
-there, the closer would be complete.
+Policies are calibrated on probes inside a trace, so none is made at its end.  A position is known
+to be inside once as many tokens follow it as the closer has: had thinking ended there, the closer
+would be complete.
 
-At the trigger's last position (`stop_at`) every trace is stopped, whatever its score: the answer is
-forced there only if it is the reply.
+Every trace that reaches the trigger's last position (`stop_at`) is stopped there, whatever its
+score; an answer is forced there only if it is the reply.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ class Stop:
     position: int
     """Thinking tokens before the stop."""
     index: int
-    """Checkpoint of the stop, which is also the number of checkpoints before it."""
+    """Number of the checkpoint, from 0."""
     reply: OnStop
-    """What to serve: the forced answer that was just judged, or a visible answer written after the
-    closed thinking."""
+    """What to serve: the forced answer just judged, or a visible answer written after the
+    closer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Ended:
     thinking: int
     """Thinking tokens of the whole trace."""
     cut: bool
-    """Whether thinking was cut at a cap; otherwise the model closed it."""
+    """Whether thinking was cut at a cap, not closed by the model."""
 
 
 Event = Think | AskProbe | Show | Stop | Ended
@@ -107,14 +107,14 @@ class Session:
     """One request, from its first thinking token to its stop or end.
 
     Report what was drawn (`receive`, and `end` once thinking is over), then call `next_event` and
-    do what it says.  Not to be shared between requests or threads.
+    do what it says.  Do not share one between requests or threads.
 
     Parameters
     ----------
     rule : Rule or None
-        The policy; None thinks to the end without any probe.
+        The policy; None thinks to the end without a probe.
     closer_tokens : int
-        Tokens of the sequence that closes the thinking.
+        Number of tokens in the sequence that closes the thinking.
     on_stop : {"probe", "answer"}
         What a stopped request is served; `Stop.reply` repeats it.
     task : str, optional
@@ -186,13 +186,13 @@ class Session:
 
     @property
     def needs_ids(self) -> bool:
-        """Whether `receive` needs token ids; otherwise their number is enough."""
+        """Whether `receive` needs token ids, not just their number."""
         return self._ids is not None
 
     def receive(self, ids: Sequence[int] | int) -> None:
         """Report the tokens drawn next: ids, or just their number if ids are not needed.
 
-        Tokens after the end of thinking may be reported too; they change nothing.
+        Tokens after the end of thinking may be reported too; they have no effect.
         """
         if self._ids is not None and self.thinking is None:
             if isinstance(ids, int):
@@ -205,8 +205,8 @@ class Session:
 
         Call it right after the `receive` whose tokens show the end, before `next_event`.
 
-        `thinking` counts its tokens without the closer; `cut` says that it reached its cap, rather
-        than being closed by the model.
+        `thinking` is its number of tokens without the closer; `cut` says that it reached its cap
+        and was not closed by the model.
 
         Raises
         ------
@@ -238,8 +238,8 @@ class Session:
         Raises
         ------
         PolicyError
-            No answer was asked for, or the stepper refuses this one.  If its entropy was too
-            imprecise, it may be judged again.
+            No answer was asked for, or the stepper refuses this one.  The answer may then be judged
+            again, for example with a more precise entropy.
         """
         asked = self._asked
         if not isinstance(asked, AskProbe) or self._stepper is None or self._positions is None:
@@ -266,13 +266,13 @@ class Session:
     def give_up_probing(self) -> None:
         """Stop probing and think to the end, because a probe failed.
 
-        Later checkpoints are skipped too: the rule would judge them without the missing answer,
-        which never happened at calibration.
+        Later checkpoints are skipped too: calibration never judged one with an earlier answer
+        missing.
         """
         self._asked = self._positions = None
 
     def next_event(self) -> Event:
-        """Return what to do next; without new reports, the same again (but each `Show` once)."""
+        """Return what to do next; without a new report, the same again (but each `Show` once)."""
         if self._last is not None:
             return self._last
         self._feed()
@@ -283,7 +283,7 @@ class Session:
             elif position is not None:
                 self._asked = AskProbe(position, self.probes)
         if self._streams:
-            limit = self._fed  # unless the trace may still be stopped before
+            limit = self._fed  # unless the trace may still stop before
             if self._asked is not None:
                 limit = min(limit, self._asked.position)
             elif self._positions is not None and self._positions.earliest is not None:
@@ -313,10 +313,10 @@ class Session:
         return until
 
     def _feed(self) -> None:
-        """Feed the trigger the tokens that are known to be thinking by now."""
+        """Feed the trigger the tokens now known to be thinking."""
         known = self.thinking
         if known is None:
-            # A closer that begins at or before such a token would be complete by now.
+            # A closer that began at or before such a token would be complete by now.
             known = max(0, self.drawn - self._closer_tokens + 1)
         new = known - self._fed
         self._fed = known

@@ -1,4 +1,4 @@
-"""A loaded policy for people: its certificate, expected effect and settings, typed and in words."""
+"""A loaded policy for people: its certificate, expected effect and settings, in words."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ _COUNTED_TWICE = {
 
 
 def promised(alpha: float) -> str:
-    """A limit as a percentage, with the digits that the user gave."""
+    """A limit as a percentage, with all the digits that the user gave."""
     return f"{100 * alpha:.10g}%"
 
 
@@ -111,7 +111,7 @@ def says_lost(certificate: CertificateTerms) -> bool:
 
 
 def counted(certificate: CertificateTerms, whom: str = "calibration questions") -> str:
-    """Describe the losses that were counted for each limit."""
+    """Describe the losses counted for each limit."""
     if certificate.labelled is not None:
         lost, n = certificate.losses, certificate.n
         differing, planned = certificate.differing, certificate.planned_labels
@@ -160,9 +160,9 @@ class Feature:
     coef: float
     """Coefficient of the scaled feature."""
     mean: float
-    """Subtracted from the feature."""
+    """Mean that is subtracted from the feature."""
     scale: float
-    """Divides what is left."""
+    """Divisor of the difference."""
 
 
 @dataclass(frozen=True)
@@ -196,9 +196,9 @@ class InspectedPolicy:
     trigger: TriggerTerms | None
     """Where it probes; null for `full-budget`."""
     budgets: tuple[int, ...]
-    """Thinking tokens at which it probes, if on a grid."""
+    """Thinking tokens at which it probes, if it probes on a grid."""
     ladder: LadderTerms | None = None
-    """Rungs, replies asked for and path, if the policy climbs a ladder."""
+    """Rungs, replies asked for and path, if it climbs a ladder."""
     on_stop: Literal["probe", "answer"]
     """What a stopped question gets: the `probe`'s answer, or a visible `answer`."""
     task: str
@@ -215,7 +215,7 @@ class InspectedPolicy:
     model: ModelTerms | None
     """The model it is bound to; null for an archive."""
     engine: EngineTerms | None
-    """The engine of calibration; before using another one, `verify` should pass."""
+    """The engine of calibration; under another one, `verify` should pass first."""
     certificate: Certificate | None
     """What was certified."""
     profile: Mapping[str, ProfileShare] | None
@@ -225,30 +225,30 @@ class InspectedPolicy:
     versions: Mapping[str, str | None]
     """Versions of the packages that built it."""
     created: str
-    """Time of building, in ISO 8601."""
+    """When it was built, in ISO 8601."""
     digest: str
     """SHA-256 over the content."""
     n_questions: PartCounts | None
-    """Number of questions it was made from."""
+    """Number of questions that it was made from, by part."""
     features: tuple[Feature, ...]
-    """Features of a learned rule, the largest coefficient first."""
+    """Features of a learned rule, largest coefficient first."""
     probe: ProbeTerms | None
     """What a probe appends."""
     sampling: Mapping[str, Any]
     """`greedy`, `temperature`, `seed`; and `recorded`, a SHA-256, if thinking was recorded."""
     normalizer: str
-    """Version of the rules that compare answers."""
+    """Version of the normal form in which answers are compared."""
     grader: str
     """What graded answers: a version of the comparison with gold, or a function."""
     workload_sha256: str | None
     """SHA-256 of the workload it was made from."""
     engine_settings: tuple[EngineSetting, ...]
-    """A fixed budget as settings of engines; empty for other rules, and if the reply is the forced
+    """A fixed budget as settings of engines; empty for other rules, or if the reply is the forced
     answer."""
     signature: Signature | None
     """The file's signature; null if there is none."""
     serve_with: tuple[str, ...] | None = None
-    """Arguments after `stopadvisor serve POLICY` for the stack that it was chosen for."""
+    """Arguments after `stopadvisor serve POLICY`, for the stack that it was chosen for."""
 
 
 def inspected(
@@ -259,7 +259,7 @@ def inspected(
     Parameters
     ----------
     signed_by : str, optional
-        SHA-256 of the key that verified its signature.
+        SHA-256 of the public key that verified its signature.
     model : str, optional
         Path or name of its model; by default the name in the policy.
     """
@@ -301,12 +301,12 @@ def server_words(terms: PolicyTerms, model: str | None) -> tuple[str, ...] | Non
     parser = "qwen3" if "qwen3" in model.lower() else "deepseek_r1"  # the latter reads <think>
     words: tuple[str, ...] = ("--", model, "--reasoning-parser", parser)
     if terms.engine is not None and terms.engine.dtype is not None:
-        # vLLM loads float32 weights in half precision by default, and would refuse the policy.
+        # vLLM loads float32 weights in half precision by default, and would then refuse the policy.
         words += ("--dtype", terms.engine.dtype)
     sampling = terms.sampling
     drawn = None if sampling is None or sampling.drawn is None else sampling.drawn.temperature
     if sampling and drawn is not None and (drawn == 0 or sampling.temperature is not None):
-        # Otherwise vLLM would take its own default, or that of the model's generation config.
+        # Otherwise vLLM uses its own default, or that of the model's generation config.
         words += ("--override-generation-config", json.dumps({"temperature": drawn}))
     if not terms.reads_logprobs:
         return words
@@ -333,10 +333,9 @@ def engine_settings(terms: PolicyTerms) -> tuple[EngineSetting, ...]:
 
     Notes
     -----
-    The engine has to close the thinking with the policy's own ``probe.closer``; any other text was
-    not calibrated.  Each engine needs to know the model's thinking markers: vLLM by its reasoning
-    parser or ``--reasoning-config``, SGLang by its reasoning parser, llama.cpp by the chat
-    template.
+    The engine must close the thinking with the policy's own ``probe.closer``: no other text was
+    calibrated.  It must also know the model's thinking markers: vLLM from its reasoning parser or
+    ``--reasoning-config``, SGLang from its reasoning parser, llama.cpp from the chat template.
 
     References
     ----------

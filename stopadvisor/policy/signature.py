@@ -58,7 +58,7 @@ def public_key(path: Path) -> PemKey:
 
 
 def signing_key(path: Path) -> PemKey:
-    """Read a private key in PEM, as ``openssl ecparam -genkey`` writes it; raises likewise."""
+    """Read a private key in PEM, as ``openssl ecparam -genkey`` writes it; raises `PolicyError`."""
     return _read(path, private=True)
 
 
@@ -100,12 +100,12 @@ def _read(path: Path, *, private: bool) -> PemKey:
 
 
 def signature_path(policy: Path) -> Path:
-    """Path of a file's signature: next to it, as ``POLICY.sig``."""
+    """Path of a file's signature: ``POLICY.sig`` next to it."""
     return policy.with_name(f"{policy.name}.sig")
 
 
 def is_signed(policy: Path) -> bool:
-    """Whether there is a signature next to a file, valid or not."""
+    """Whether a file has a signature next to it, valid or not."""
     return os.path.exists(signature_path(policy))  # also False for an impossible name
 
 
@@ -124,12 +124,12 @@ def check_signature(data: bytes, policy: Path, trusted: Sequence[PemKey]) -> Pem
     Raises
     ------
     PolicyError
-        There is no signature, it is in another format, or none of the trusted keys made it for
-        these bytes.
+        There is no signature, it has another format, or it is not one of these bytes by a trusted
+        key.
     """
     path, names = signature_path(policy), " or ".join(key.name for key in trusted)
     if not is_signed(policy):
-        raise PolicyError(f"is not signed: next to it lies no {path.name}, required of {names}")
+        raise PolicyError(f"is not signed by {names}: there is no {path.name} next to it")
     signature = read_bytes(path, what="signature", most=_MAX_SIGNATURE)
     if not signature.startswith(_DER):
         raise PolicyError(

@@ -1,8 +1,8 @@
 """The online stepper: takes one forced answer at a time and decides whether to stop.
 
-It uses plain Python floats in the same order of operations as `features` and `scores` on whole
-tables.  So a replay of recorded probes gives the same scores to the last bit, and the stops that
-calibration saw.  When to probe is up to `session`.
+It uses plain Python floats in the same order of operations as `features` and `scores` do on whole
+tables.  So a replay of recorded probes gives the same scores to the last bit, and the same stops as
+at calibration.  `session` decides when to probe.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from stopadvisor.rules.features import (
 __all__ = ["Decision", "Stepper", "StopRule", "log_odds", "task_under"]
 
 _SLACK = 1e-3
-"""Nats by which rounding may put a log-probability above 0, or an entropy below it."""
+"""Nats by which rounding may lift a log-probability above 0, or push an entropy below it."""
 
 _KNOWN = FEATURES + POSITION_FEATURES + OPEN_FEATURES
 _OF_ANSWERS = (
     *("previous_match", "run_length", "vote_share", "log_run", "log_votes", "vote_fraction"),
 )
 _ANYWHERE = 2**63
-"""Beyond any position."""
+"""More than any position."""
 _LIMITS = {
     "mean_logprob": (-math.inf, _SLACK, "finite and at most 0 (nats)"),
     "mean_entropy": (-_SLACK, math.inf, "finite and at least 0 (nats)"),
@@ -59,18 +59,18 @@ class Decision(NamedTuple):
 
 @dataclass(frozen=True)
 class StopRule:
-    """A policy's rule in the form that steppers need, made once and shared by all of them."""
+    """A policy's rule as its steppers need it, made once and shared by them."""
 
     family: str | None
     trigger: Trigger
     positions: tuple[int, ...] | None
     """All positions of the trigger; None if they depend on a trace's markers."""
     most_probes: int
-    """Most positions that a trace can have."""
+    """Limit on the positions of a trace."""
     stop_at: int | None
-    """The position at which every trace is stopped."""
+    """The position at which every trace is stopped; None for none."""
     furthest: int
-    """Upper limit of all positions."""
+    """Upper limit on positions."""
     decision_threshold: float
     task: str
     intercept: float
@@ -79,12 +79,12 @@ class StopRule:
     features: frozenset[str]
     """Features that the rule reads."""
     reads_positions: bool
-    """Whether it reads any of `POSITION_FEATURES` or `OPEN_FEATURES`."""
+    """Whether it reads one of `POSITION_FEATURES` or `OPEN_FEATURES`."""
     needs_answer: bool
     needs_logprob: bool
     needs_entropy: bool
     entropy_slope: float
-    """Largest change of the score per nat of entropy."""
+    """Absolute change of the score per nat of entropy."""
     needs_markers: bool
     needs_closed: bool
 
@@ -94,7 +94,7 @@ class StopRule:
         names = terms.features if terms.ladder is None else ()
         family, used, threshold = terms.family, frozenset(names), terms.decision_threshold
         places = tuple(_KNOWN.index(name) for name in names)
-        # For a family that is not learned, these lists are empty.
+        # These lists are empty for a family that is not learned.
         columns = zip(places, terms.mean, terms.scale, terms.coef, strict=False)
         trigger = trigger_of(terms)
 
@@ -127,7 +127,7 @@ class StopRule:
 class Stepper:
     """Decides at each checkpoint of one question; made by ``Policy.start()``.
 
-    Not to be shared between questions or threads.  Call `observe` at each of the trigger's
+    Do not share one between questions or threads.  Call `observe` at each of the trigger's
     positions in order; a trace that ends by itself needs no more probes.
     """
 
@@ -165,30 +165,31 @@ class Stepper:
         Parameters
         ----------
         think_tokens : int
-            Thinking tokens in the probed prefix: the checkpoint's position, on a grid at most its
+            Thinking tokens in the probed prefix: the checkpoint's position; on a grid, at most its
             budget.
         answer : str
             Raw text of the probe.  Optional if the policy compares no answers.
         mean_logprob, mean_entropy : float, nats
-            Means over the answer's tokens, without the ending one.  Optional if the policy does
-            not read them.
+            Means over the answer's tokens, without the ending one.  Optional if the policy does not
+            read them.
         markers : float
             Backtracking markers in the prefix, counted by the policy's own rule.
         normalized : str, optional
             The normalised answer, if already known; `answer` is then ignored.
         closed_by_itself : bool
             Whether the model closed its thinking right after the answer.  Optional if the policy
-            does not read it, as when its cue follows the closer.
+            does not read it, for example because its cue follows the closer.
         entropy_slack : float, nats
             Largest possible error of `mean_entropy`.
 
         Raises
         ------
         UndecidedError
-            The decision could change within the entropy's slack.  The stepper is unchanged.
+            An error of `mean_entropy` within its slack could change the decision.  The stepper is
+            unchanged.
         PolicyError
             There is nothing more to observe, or an input is missing or impossible.  The stepper is
-            unchanged; the same checkpoint may be observed again.
+            unchanged, and the same checkpoint may be observed again.
         """
         rule = self._rule
         j = self._next
@@ -209,7 +210,7 @@ class Stepper:
                 f"think_tokens at checkpoint {j} must come after {self._think}{at_most}, "
                 f"got {think_tokens}"
             )
-        # A fast path for floats within their limits: this runs for every probe.
+        # Fast path for floats within their limits, because this runs for every probe.
         if type(mean_logprob) is not float or not -math.inf < mean_logprob <= _SLACK:
             mean_logprob = _number("mean_logprob", mean_logprob, rule, rule.needs_logprob)
         if type(mean_entropy) is not float or not -_SLACK <= mean_entropy < math.inf:
@@ -267,7 +268,7 @@ class Stepper:
                 markers / think_tokens if think_tokens else 0.0,
             )
             if rule.reads_positions:
-                equal = bool(normalized)  # an empty answer equals none
+                equal = bool(normalized)  # an empty answer equals no other
                 values += _position_values(
                     think_tokens,
                     think_tokens - self._think,
@@ -297,7 +298,7 @@ class Stepper:
         self._next = j + 1
         stop = score >= rule.decision_threshold or think_tokens == rule.stop_at
         self._finished = stop or j + 1 == rule.most_probes
-        # A named tuple's own constructor is half as fast.
+        # The named tuple's own constructor takes twice as long.
         return tuple.__new__(Decision, (stop, score, j, self._finished and not stop))
 
     def _normalized(self, answer: str | None) -> str:
@@ -315,7 +316,7 @@ class Stepper:
         if not self._rule.most_probes:
             return "the policy is full-budget: it has no checkpoint to observe"
         if self._next == self._rule.most_probes:
-            return f"the last of {self._next} checkpoints was observed already; start() a new one"
+            return f"the last of {self._next} checkpoints was already observed; start() a new one"
         return f"the policy stopped at checkpoint {self._next - 1}; start() a new one"
 
 
@@ -335,7 +336,7 @@ def _position_values(
 
 
 def task_under(own: str, task: str | None) -> str | None:
-    """Task of a question under a policy of task `own`; None if still unknown."""
+    """Task of a question under a policy of task `own`; None if not known yet."""
     if task is not None and own not in (task, MIXED_TASKS):
         raise PolicyError(f"task must be {own!r}, as the policy says, got {short_repr(task)}")
     if task is not None and task not in TASKS:
@@ -350,7 +351,7 @@ def log_odds(logprob: float) -> float:
 
 
 def _entropy_slope(terms: PolicyTerms) -> float:
-    """Largest change of a rule's score per nat of entropy."""
+    """Absolute change of a rule's score per nat of entropy."""
     if terms.family == "entropy":
         return 1.0
     if "answer_entropy" not in terms.features:
@@ -364,7 +365,7 @@ def _missing(rule: StopRule, name: str) -> str:
 
 
 def _number(name: str, value: object, rule: StopRule, needed: bool) -> float:
-    """Convert an input that is not a plain float: None, an int, a numpy scalar, a 0-d tensor."""
+    """Convert an input that is no plain float: None, an int, a numpy scalar, a 0-d tensor."""
     if value is None and not needed:
         return 0.0
     if value is None:

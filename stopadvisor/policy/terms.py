@@ -1,7 +1,7 @@
 """The fields of a policy file, as one tree of frozen classes.
 
-Each annotation states a field's type and range, which `fields.parse` enforces.  Checks between
-fields are in `consistency`, `claims` and `evidence`.
+Annotations state each field's type and range; `fields.parse` enforces them.  Checks between fields
+are in `consistency`, `claims` and `evidence`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
 ]  # fmt: skip
 
 MIXED_TASKS = "mixed"
-"""`task` of a policy for which each question names its own."""
+"""`task` of a policy whose questions each name their own."""
 MOST_GRID_POSITIONS = 1024
 _MOST_MARKERS = 1024
 _MOST_GOLDEN = 32
@@ -105,9 +105,9 @@ class ProbeTerms:
     cue: TokenText
     """The text that asks for the answer, after the closer or, if open, after the thinking."""
     cap: TokenCount
-    """Most tokens of a forced answer."""
+    """Limit on the tokens of a forced answer."""
     answer_cap: TokenCount | None
-    """Most tokens of a visible answer; null if not recorded."""
+    """Limit on the tokens of a visible answer; null if not recorded."""
     stop_ids: tuple[TokenId, ...] | None
     """Tokens that end an answer."""
     open_cue: bool = False
@@ -119,8 +119,8 @@ class TriggerTerms:
     """Where a trace is probed."""
 
     kind: Literal["grid", "stride", "marker", "none", "ladder"]
-    """`grid`: at `budgets`; `stride`: every N tokens; `marker`: just before a marker; `none`: only
-    at `stop_at`; `ladder`: not at all, whole replies are judged instead."""
+    """`grid`: at `budgets`; `stride`: every N tokens; `marker`: just before markers; `none`: only
+    at `stop_at`; `ladder`: nowhere, whole replies are judged instead."""
     every: TokenCount | None
     """Tokens from one position to the next."""
     first: TokenId | None
@@ -128,16 +128,16 @@ class TriggerTerms:
     cap: TokenId | None
     """Last possible position of a stride."""
     min_gap: TokenCount | None
-    """A marker fewer tokens than this after the last probe is skipped."""
+    """A marker fewer tokens than this after the last probe, or the start, is skipped."""
     max_probes: TokenCount | None
-    """Most probes of a trace, not counting `stop_at`."""
+    """Limit on the probes of a trace, not counting `stop_at`."""
     max_markers: TokenCount | None
-    """Only the first markers of a trace, up to this many, count; skipped ones included."""
+    """Only this many markers of a trace count, the first ones, skipped ones included."""
     markers: Annotated[tuple[tuple[TokenId, ...], ...], Most(_MOST_MARKERS)]
-    """Token ids of each marker; empty for other kinds, and in a policy from recorded answers,
-    which cannot be served."""
+    """Token ids of each marker; empty for other kinds, and in a policy from recorded answers, which
+    cannot be served."""
     stop_at: TokenId | None
-    """Every trace that gets here is stopped, whatever its score; null: no such position."""
+    """Every trace that gets here is stopped, whatever its score; null for no such position."""
 
 
 @dataclass(frozen=True)
@@ -145,17 +145,17 @@ class LadderTerms(Ladder):
     """Which replies of cheaper rungs to ask for, and when to serve one."""
 
     rungs: Annotated[tuple[Rung, ...], Most(MOST_RUNGS)]
-    """The rungs of `ladder.toml` in the order of climbing, ending with the reference.  Addresses
-    and keys of servers are not in the file."""
+    """The rungs of `ladder.toml` in climbing order, the reference last, without addresses and keys
+    of servers."""
     asked: Annotated[tuple[TokenId, ...], Most(MOST_RUNGS * MOST_SAMPLES)]
-    """Numbers, from 0, of the replies asked for before the reference; a rung has `repeat` of
+    """Numbers, from 0, of the replies to ask for before the reference; a rung has `repeat` of
     them."""
     path: Annotated[tuple[tuple[float, ...], ...], Most(_MOST_STEPS)]
     """Thresholds of each step, one per reply in `asked`, from the boldest step to the most careful.
     `decision_threshold` is the number of the step in use, from 1."""
     on_give_up: Literal["escalate", "reply"] | None = None
-    """What to do when a score is below the step's `give_up` level: ask the reference next, or serve
-    the reply, marked as given up.  Null: climb on as usual."""
+    """What a score below the step's `give_up` level does: ask the reference next, or serve the
+    reply, marked as given up.  Null: climb on as usual."""
     give_up: tuple[float, ...] | None = None
     """One level for each step of `path`; null without `on_give_up`."""
 
@@ -178,10 +178,10 @@ class MarkerTerms:
 
 @dataclass(frozen=True)
 class DrawnTerms:
-    """Sampling as it was done: the plan's settings on top of the model's own."""
+    """Sampling as it was done: the plan's settings over the model's own."""
 
     temperature: float
-    """0 takes the likeliest token."""
+    """Sampling temperature; 0 takes the likeliest token."""
     top_k: int
     """Draw among the likeliest k tokens; 0 for all."""
     top_p: float
@@ -216,7 +216,7 @@ class ModelTerms:
     name: Line
     """Name under which it was loaded or served."""
     revision: Line | None
-    """A commit, or a hash over the files."""
+    """A commit, or a hash of the files."""
     tokenizer_sha256: Line | None
     """SHA-256 of the tokenizer."""
     template_sha256: Line | None
@@ -273,7 +273,7 @@ class GoldenDecision:
 
 @dataclass(frozen=True)
 class GoldenExample:
-    """A trajectory with its decisions."""
+    """An example trajectory with its decisions."""
 
     task: Annotated[str, one_of(*TASKS)]
     """Task of this example."""
@@ -288,7 +288,7 @@ class PolicyTerms:
     """All fields of a policy file, in its order: the rule first, its evidence last."""
 
     schema: int
-    """Version of these fields; raised when their meaning changes."""
+    """Version of these fields, raised when their meaning changes."""
     digest: Sha256
     """SHA-256 of the text with zeros in place of the digest; detects damage, but is no
     signature."""
@@ -299,14 +299,13 @@ class PolicyTerms:
     decision_threshold: float | None
     """Stop when the score reaches it."""
     threshold: float | None
-    """`decision_threshold` for people: as a probability or confidence, if it is one."""
+    """`decision_threshold` for people: as a probability or a confidence, if it is one."""
     on_stop: OnStop
     """What a stopped request gets: the forced answer, or a visible one written after the closer."""
     trigger: TriggerTerms | None
     """Where to probe; null for `full-budget`."""
     ladder: LadderTerms | None = None
-    """The ladder of replies, for a policy that climbs one; `full-budget` asks only its
-    reference."""
+    """The ladder, for a policy that climbs one; `full-budget` asks only its reference."""
     budgets: Annotated[tuple[TokenId, ...], Most(MOST_GRID_POSITIONS)]
     """Thinking tokens at which to probe, strictly increasing; for a trigger of kind `grid` only."""
     probe: ProbeTerms | None
@@ -314,13 +313,13 @@ class PolicyTerms:
     features: tuple[_Features, ...]
     """Features that a learned score reads, in the order in which its terms are added."""
     mean: tuple[float, ...]
-    """Mean of each feature; linear families only."""
+    """Mean of each feature; learned families only."""
     scale: tuple[Positive, ...]
-    """Divisor of each feature after its mean is subtracted; linear families only."""
+    """Divisor of each feature after its mean is subtracted; learned families only."""
     coef: tuple[float, ...]
-    """Weight of each scaled feature; linear families only."""
+    """Weight of each scaled feature; learned families only."""
     intercept: float | None
-    """Start value of a learned score."""
+    """Intercept of a learned score."""
     markers: MarkerTerms
     """Backtracking markers, for the feature `marker_density`."""
     task: _Task
@@ -336,15 +335,16 @@ class PolicyTerms:
     prompt_template: _Template
     """Text around a question, containing `{question}`, or one such text per task; null for none."""
     chat_template_kwargs: _Arguments
-    """Arguments of the model's chat template; reserved ones such as `chat_template` are refused."""
+    """Arguments for the model's chat template; reserved ones such as `chat_template` are
+    refused."""
     sampling: SamplingTerms | None
     """How thinking is sampled; null if probes came from an archive."""
     max_think: TokenCount | None
-    """Most thinking tokens of a request."""
+    """Cap on the thinking tokens of a request."""
     model: ModelTerms | None
     """The model it is bound to; null if probes came from an archive."""
     engine: EngineTerms | None
-    """The engine of calibration; under another one the policy serves with a remark."""
+    """The engine of calibration; under another one, the policy serves with a remark."""
     certificate: CertificateTerms | None
     """What was certified; null only for `full-budget`."""
     expected: ExpectedTerms | None
@@ -362,7 +362,7 @@ class PolicyTerms:
     trees: Annotated[Any, Condition("null", lambda value: value is None)]
     """Null; left over from a family that was removed."""
     order: tuple[float, ...]
-    """Thresholds in the order in which they were to be tested, for a transfer."""
+    """Thresholds in testing order, for a transfer."""
     split: SplitTerms | None
     """The questions that the policy was made from, so that fresh ones can be recognised."""
     calibration_features: tuple[tuple[float, ...], ...] | None
@@ -370,11 +370,11 @@ class PolicyTerms:
     served: ServedTerms | None
     """What the rule does on some calibration questions, to compare with traffic."""
     golden: Annotated[tuple[GoldenExample, ...], Most(_MOST_GOLDEN)]
-    """Examples that every reader replays before it serves."""
+    """Examples that every reader must replay before it serves."""
 
     @property
     def reads_logprobs(self) -> bool:
-        """Whether the rule reads log-probability or entropy, and not answers alone."""
+        """Whether the rule reads log-probability or entropy, not only answers."""
         return reads_logprobs(self.family, self.features)
 
     @property
@@ -400,7 +400,7 @@ def trigger_terms(
     Parameters
     ----------
     family : str, optional
-        With ``fixed-budget`` the kind is ``none``: the trigger has only its last position.
+        For ``fixed-budget`` the kind is ``none``: the trigger has only its last position.
     """
     if isinstance(trigger, MarkerTrigger):
         return TriggerTerms(**_NOTHING | vars(trigger) | {"kind": "marker"}), ()
@@ -413,7 +413,7 @@ def trigger_terms(
 
 
 def trigger_of(terms: PolicyTerms) -> Trigger:
-    """The trigger of a checked policy; without positions for a policy that never stops a trace."""
+    """The trigger of a checked policy; it has no positions if the policy never stops a trace."""
     trigger = terms.trigger
     if trigger is None or trigger.kind == "ladder":
         return ListedTrigger(())

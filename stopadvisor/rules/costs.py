@@ -60,13 +60,13 @@ class Weights:
     """Extra price of a decoded token per token of its context; `decoded` is then the price at no
     context."""
     context: _Price = 0.0
-    """Mean context in tokens for which the prices were computed; 0 where they were not computed."""
+    """Mean context in tokens for which the prices were computed; 0 if they were not computed."""
     gpu: Line | None = None
-    """Accelerators for which they were computed; null where they were not computed."""
+    """Accelerators for which they were computed; null if they were not computed."""
     model: Line | None = None
     """Model for which they were computed or measured, in words."""
     in_flight: Some | None = None
-    """Requests that decode together; null where unknown."""
+    """Requests that decode together; null if unknown."""
 
     def __post_init__(self) -> None:
         values = (self.prefilled, self.cached, self.decoded)

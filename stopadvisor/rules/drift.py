@@ -117,7 +117,7 @@ def feature_drift(
     Returns
     -------
     tuple of Drift
-        In the order of `names`; empty where a sample is empty.
+        In the order of `names`; empty if a sample is empty.
 
     Raises
     ------

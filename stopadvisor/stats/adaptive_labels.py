@@ -90,7 +90,7 @@ def walk(
         Walked in turn; labels carry over to the next.  A test that cannot beat the saving certified
         so far asks for nothing.
     known : ndarray of bool, shape (n_questions,)
-        Labels known beforehand.  A question that nobody can label is known, and lost where it
+        Labels known beforehand.  A question that cannot be labelled is known, and lost where it
         differs.
     order : ndarray of int, shape (n_questions,)
         Rows in the order of asking.

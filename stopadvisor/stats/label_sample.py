@@ -132,7 +132,7 @@ def most_lost_labelled(n: int, labels: int, alpha: float, delta: float) -> IntAr
     Returns
     -------
     ndarray of int, shape (n + 1,)
-        Never rising; -1 where even 0 losses do not certify it.
+        Never rises with the number that differ; -1 where even 0 losses fail.
     """
     _check(n, labels, alpha, delta)
     most = _most_of_all(n, labels, alpha, delta)

@@ -102,7 +102,7 @@ def test_a_risk_that_no_test_can_hold_buys_nothing(offered: tuple[Promise, ...])
 def test_a_risk_above_the_accuracy_is_no_promise(rules: RulesOnFit) -> None:
     (promise,) = promises(rules, N, SETTINGS, alphas=[0.05, 0.99])
     assert promise.alpha == 0.05
-    with pytest.raises(NothingToChoose, match=r"never being right would keep a promise of 99%"):
+    with pytest.raises(NothingToChoose, match=r"always being wrong would keep a promise of 99%"):
         promises(rules, N, SETTINGS, alphas=[0.99])
 
 

@@ -292,7 +292,7 @@ def test_a_rule_from_elsewhere_that_saves_nothing_here_is_withheld(choice: Choic
 
 
 def test_a_rule_from_elsewhere_takes_an_alpha_below_the_accuracy(choice: Choice) -> None:
-    """At exactly the accuracy, never being right would meet it."""
+    """At exactly the accuracy, always being wrong would meet it."""
     table = draw(160, 15)
     half = regraded(table, correct=table.correct, natural_correct=np.arange(160) % 2 == 0)
     for alpha, refused in ((0.5, True), (0.49, False)):
@@ -347,5 +347,5 @@ def test_a_promise_on_what_is_right_takes_gold_and_one_on_replies_none() -> None
         require_gold(settings, table)
     require_gold(differs, without_gold(table))
     for settings in (lost, replace(differs, also=(Guarantee("drop", 0.1),))):
-        with pytest.raises(CalibrationError, match="takes gold for every question"):
+        with pytest.raises(CalibrationError, match="needs gold for every question"):
             require_gold(settings, without_gold(table))

@@ -117,7 +117,7 @@ def test_a_policy_says_that_its_claim_is_of_groups() -> None:
     certificate = certificate_of(read_terms(policy))
     assert certificate is not None
     assert (certificate.bound, certificate.group_claim) == ("exact", "groups")
-    assert "in at most 15 % of all groups the question drawn of it" in certificate.claim
+    assert "stopping early turns the question drawn from the group" in certificate.claim
     assert certificate.n == len(set(source.part("calibration").groups))
     assert policy["expected"]["test_n"] == len(set(source.part("test").groups))
     single = source.table.take(calibration_rows(source.table)).unseal()

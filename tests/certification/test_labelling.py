@@ -115,7 +115,7 @@ def test_without_a_natural_answer_nothing_is_lost_and_nobody_is_asked(choice: Ch
     ],
 )
 def test_what_takes_every_label_is_refused(changes: dict[str, object], said: str) -> None:
-    with pytest.raises(CalibrationError, match=f"{said}.* takes gold for every"):
+    with pytest.raises(CalibrationError, match=f"{said}.* needs gold for every"):
         check_partial(replace(SETTINGS, **changes))  # type: ignore[arg-type]
 
 

@@ -142,10 +142,12 @@ def test_a_category_is_held_to_the_fewest_questions_before_anything_is_opened() 
     table = draw(300, 1).sealed()
     check_categories(table, LIMITS)
     few = replace(LIMITS, also=(Guarantee("lost", 0.01, "hard"),))
-    with pytest.raises(CalibrationError, match=r"'hard' has 100 .* takes at least 299 of which"):
+    with pytest.raises(CalibrationError, match=r"'hard' has 100 .* needs at least 299, none"):
         check_categories(table, few)
     unknown = replace(LIMITS, also=(Guarantee("lost", 0.1, "odd"),))
-    with pytest.raises(CalibrationError, match=r"is of category 'odd'; there are 'easy', 'hard'"):
+    with pytest.raises(
+        CalibrationError, match=r"is in category 'odd'; the categories are 'easy', 'hard'"
+    ):
         check_categories(table, unknown)
 
 
@@ -202,5 +204,5 @@ def test_one_limit_that_is_broken_contradicts_the_policy(content: dict[str, Any]
     found = verified(content, bad)
     assert [limit.verdict for limit in found.limits or ()][1] == "contradicted"
     assert found.verdict == "contradicted"
-    with pytest.raises(PolicyError, match="limits category 'hard', and no fresh question is of it"):
+    with pytest.raises(PolicyError, match="limits category 'hard', and no fresh question is in it"):
         verified(content, replace(table, categories=(None,) * 450))

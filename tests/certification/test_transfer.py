@@ -85,7 +85,7 @@ def test_labels_of_the_test_part_change_nothing(
     ("change", "message"),
     [
         (full_budget_content(), "never stops"),
-        ({"order": []}, "holds no testing order"),
+        ({"order": []}, "has no testing order"),
         (trigger_content(ListedTrigger((7,))), "question 'target-0' was not probed at 7"),
     ],
     ids=["full-budget", "order", "budgets"],

@@ -79,7 +79,7 @@ def test_a_grader_stands_in_manifest_policy_and_claim(call: Call) -> None:
     assert policy.content["grader"] == "graders:strict"
     claim = certificate_in(policy)["claim"]
     assert claim.endswith(
-        f"What is right was decided by graders:strict (SHA-256 {function['sha256'][:12]}), not by "
+        f"Answers were graded by graders:strict (SHA-256 {function['sha256'][:12]}), not by "
         "comparison with gold."
     )
     assert call("inspect", "policy.joblib")[0] == 0

@@ -71,5 +71,5 @@ def test_a_closed_cue_is_another_one(call: Call) -> None:
         "verify", POLICY, "closed"
     )
     table = RunDirectory.load(Path("closed")).table()
-    with pytest.raises(ProbeError, match="takes probes with an open cue, these were not"):
+    with pytest.raises(ProbeError, match="needs probes with an open cue, and these have none"):
         feature_array(table, ["closed_by_itself"])

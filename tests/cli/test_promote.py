@@ -77,9 +77,9 @@ def test_the_run_is_calibrated_on_after_a_promotion(call: Call) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("policy.joblib", "is the policy in use already; name one of policy-a15-"),
+        ("policy.joblib", "is already the policy in use; name one of policy-a15-"),
         ("nothing.joblib", "no such policy file"),
-        ("foreign.joblib", ".json is missing: without it"),
+        ("foreign.joblib", ".json is missing, and without it"),
         ("torn.joblib", ".json is not readable ("),
     ],
 )

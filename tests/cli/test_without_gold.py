@@ -149,8 +149,8 @@ def test_imported_probes_and_archives_need_no_labels(call: Call) -> None:
     assert (found["workload"]["graded_by"], found["settings"]["loss"]) == ("agreement", "differs")
     err = call.refused("assess", "raw.npz", "--protocol", "paper")
     assert err == (
-        "stopadvisor: the paper's protocol takes gold for every question, and not all of these "
-        "have it"
+        "stopadvisor: the paper's protocol needs gold for every question, and some of these have "
+        "none"
     )
 
 
@@ -172,9 +172,9 @@ def test_verify_counts_replies_that_differ(call: Call) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("calibrate", "--alpha", "0.1", "--loss", "drop"), "takes gold for every"),
+        (("calibrate", "--alpha", "0.1", "--loss", "drop"), "needs gold for every"),
         (("calibrate",), "say --alpha, the largest share of replies that may differ"),
-        (("assess", "--protocol", "paper", "--open-calibration"), "takes gold for every question"),
+        (("assess", "--protocol", "paper", "--open-calibration"), "needs gold for every question"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

@@ -171,13 +171,13 @@ def test_of_two_traces_a_drop_counts_the_first_and_the_claim_says_so() -> None:
     [
         (
             {"group_claim": "groups"},
-            "in at most 15 % of all groups the question drawn of it becomes wrong that full "
-            "thinking gets right; for independent groups from",
+            "in at most 15 % of all groups, stopping early turns the question drawn from the group "
+            "from right to wrong; for independent groups from",
         ),
         (
             {"group_claim": "groups", "loss": "differs"},
-            "at most 15 % of replies differ from what full thinking would have said, of each group "
-            "one question counted; for independent groups from",
+            "at most 15 % of replies differ from what full thinking would have said, counting one "
+            "question of each group; for independent groups from",
         ),
         ({}, "stopping early turns at most 15 % of all questions from right to wrong"),
         ({"loss": "differs"}, "at most 15 % of replies differ"),
@@ -194,7 +194,7 @@ def test_the_claim_is_worded_from_the_fields(changes: dict[str, Any], words: str
 
 def test_few_labels_and_other_graders_are_said_where_they_are() -> None:
     grader = {"name": "judge:grade", "sha256": "0123456789abcdef" * 4}
-    few, judged = "Few questions were labelled", "decided by judge:grade (SHA-256 0123456789ab),"
+    few, judged = "Few questions were labelled", "graded by judge:grade (SHA-256 0123456789ab),"
     assert few in claim(terms(labelled=40))
     assert judged in claim(terms(grader=grader))
     assert judged in claim(terms(grader=grader, loss="drop"))

@@ -141,7 +141,7 @@ def inside(value: bytes) -> bytes:
 
 BOMBS: dict[str, tuple[Callable[[], bytes], float, str]] = {
     # name: (bytes, most megabytes of memory while they are refused, what is said)
-    "two-gigabytes": (lambda: pickled(b"{}", size=2**31), 1, "passes the end"),
+    "two-gigabytes": (lambda: pickled(b"{}", size=2**31), 1, "past the end"),
     "frame-past-end": (lambda: pickled(VALID_JSON, frame=2**40) + b"x", 1, "follows its text"),
     "values": (lambda: inside(b"[" + b"0," * 3_900_000 + b"0]"), 40, "at most 250000 values"),
     "lists": (lambda: inside(b"[" + b"[]," * 2_600_000 + b"[]]"), 40, "lists and dicts"),
