@@ -46,7 +46,7 @@ class ForcedAnswer:
     closed_by_itself: bool | None = None
     """Whether the model closed its thinking right after the answer; None unless the cue is open."""
     entropy_slack: float = 0.0
-    """Largest error of the entropy, in nats."""
+    """Limit on the error of the entropy, in nats."""
 
 
 @dataclass(frozen=True)

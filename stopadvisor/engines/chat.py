@@ -61,7 +61,7 @@ def find_markers(
     added = {str(token) for token in tokenizer.get_added_vocab()}
 
     def is_token(text: str) -> bool:
-        tags = _TAG.findall(text)  # such as ``<think>``; those of gpt-oss have words between
+        tags = _TAG.findall(text)  # single tokens; gpt-oss has words between them
         return text in added or (bool(tags) and added.issuperset(tags))
 
     template = tokenizer.chat_template

@@ -32,7 +32,7 @@ __all__ = [
 
 _PATTERNS = ("config.json", "generation_config.json", "*.safetensors", "*.bin")
 _WHOLE = 2**26
-"""Largest file that is hashed completely."""
+"""Larger files are hashed in part, in bytes."""
 _PIECE = 2**20
 _PIECES = 32
 

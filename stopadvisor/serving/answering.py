@@ -119,7 +119,7 @@ class AnswerSettings:
     grader: str | None = None
     """``MODULE:FUNCTION`` that grades answers; by default they are compared with gold."""
     require_signature: tuple[Path, ...] = ()
-    """Public keys, one of which must have signed the policy; if empty, it may be unsigned."""
+    """Public keys, one of which must have signed the policy; with none, it may be unsigned."""
 
 
 def answer_workload(
@@ -331,7 +331,7 @@ def _gradable(question: Question, reply: Reply) -> str | None:
 def _summary(
     answered: _AnswerPass, lines: Sequence[AnswerRecord], remarks: Sequence[str]
 ) -> AnswerSummary:
-    """Sum up all answers in the file, and what this call added to them."""
+    """Sum up all answers in the file, and those that this call added."""
     settings = answered.settings
     policy, terms = answered.policy, answered.policy.terms
     certificate, saving = terms.certificate, None

@@ -45,7 +45,7 @@ _KINDS: dict[str, tuple[tuple[str, tuple[type, ...]], ...]] = {
 _OPTIONAL = ("tokens", "prompt_tokens", "first_logprob", "share", "stop")
 _NUMBERS = (int, float)
 _LARGEST = 1e12
-"""Largest number in a record: a thousand times the seconds since 1970."""
+"""Limit on the numbers in a record: a thousand times the seconds since 1970."""
 
 
 # --- Lines ----------------------------------------------------------------------------------------

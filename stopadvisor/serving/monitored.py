@@ -88,7 +88,7 @@ class MonitoredPromise:
     differing: int
     """Resolved audits whose reply differs from full thinking's."""
     shed: int
-    """Audits that were shed or failed."""
+    """Audits shed or failed."""
     unresolved: int
     """Audits of stopped requests without a result, including shed ones."""
     gold: int
@@ -100,7 +100,7 @@ class MonitoredPromise:
     delay: tuple[AlarmDelay, ...]
     """How soon a broken promise raises the alarm at this audit share."""
     dropped_share: float
-    """Share of the ended audits that were shed or failed."""
+    """Share of ended audits that were shed or failed."""
     decoded_tokens: int
     """Tokens decoded for all requests."""
     audit_tokens: int

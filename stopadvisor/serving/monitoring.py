@@ -124,7 +124,7 @@ def drift_reference(policy: Policy) -> Mapping[str, Sequence[float]]:
 
 @dataclass(frozen=True)
 class Alarm:
-    """An alarm that was raised."""
+    """A raised alarm."""
 
     watch: str
     """The loss that raised it: `differs`, or the certificate's."""

@@ -87,7 +87,7 @@ def forced_content(cue: str, answer: str) -> str:
 
 @dataclass
 class TextStream:
-    """Decodes tokens piece by piece into the text that decoding all of them at once would give.
+    """Decodes tokens piece by piece into the same text as decoding all at once.
 
     A character may span several tokens, and a token may decode differently at the start of a text.
     So each piece is decoded along with the one before it, and an incomplete character is held back.

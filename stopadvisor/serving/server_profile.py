@@ -99,7 +99,7 @@ async def profile_server(
 
 @dataclass
 class _Work:
-    """Sends requests that are short or long, new or cached, answered in one token or in many."""
+    """Sends short and long requests, new and cached, for one token and for many."""
 
     client: Client
     rng: np.random.Generator = field(default_factory=np.random.default_rng)
@@ -126,7 +126,7 @@ class _Work:
         return measurements
 
     async def round_trip(self) -> float:
-        """Return the median seconds of a cached request that is answered in one token."""
+        """Return the median seconds of a cached request for one token."""
         text = self._prompt(_SHORT)
         trips = [await self._ask(text, 1) for _ in range(_TRIPS + 1)]
         return float(np.median([trip.seconds for trip in trips[1:]]))

@@ -36,7 +36,7 @@ MOST_AT_ONCE = 32
 """Branches of one trace decoded together; a usual grid has fewer."""
 
 _STATISTICS_ELEMENTS = 2**26
-"""Logits turned into statistics at once: 256 MB in float32."""
+"""Logits processed at once by `_statistics`: 256 MB in float32."""
 
 
 @dataclass(frozen=True)

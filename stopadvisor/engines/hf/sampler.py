@@ -95,7 +95,7 @@ class Sampler:
         weights = scores.to(numbers.dtype).softmax(dim=-1)
         if settings.top_p < 1.0:
             before = weights.cumsum(dim=-1) - weights
-            before[:, 0] = -1.0  # the likeliest stays, whatever the rounding
+            before[:, 0] = -1.0  # rounding must not remove the likeliest
             weights = weights.masked_fill(before >= settings.top_p, 0.0)
         if settings.min_p > 0.0:
             weights = weights.masked_fill(weights < settings.min_p * weights[:, :1], 0.0)

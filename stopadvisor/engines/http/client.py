@@ -1,7 +1,7 @@
 """An asynchronous client for completions from one or several replicas.
 
-Retries, with growing pauses, after what servers do under load: 429, 5xx, hangs, closed connections,
-truncated JSON.  Keeps the API key out of everything it returns or raises.
+Retries with growing pauses when a server under load answers 429 or 5xx, hangs, closes connections
+or truncates JSON.  Keeps the API key out of everything it returns or raises.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ class Body:
                     yield line
 
     async def begin(self, size: int) -> bytes:
-        """Return up to `size` first bytes, whatever arrives, for an error message."""
+        """Return at most `size` bytes, as far as they arrive, for an error message."""
         start = b""
         with suppress(httpx2.HTTPError, TimeoutError, UnacceptableError):
             async with aclosing(self.chunks()) as chunks:

@@ -42,7 +42,7 @@ class Endpoint:
     server: str | None = None
     """Server version; None if not reported."""
     top_limit: int = 0
-    """Largest number of top log-probabilities per token."""
+    """Limit on top log-probabilities per token."""
     cached_tokens: int | None = None
     """Cached tokens of a repeated prompt; None if not reported."""
     repeated_tokens: int = 0
@@ -126,7 +126,7 @@ async def _endpoint_of(client: Client, number: int) -> Endpoint:
 async def find_model(client: Client, number: int) -> Endpoint:
     """Look up the model in a server's list, and set `client.model` to its name there.
 
-    Returns what the list says.  Raises as `find_endpoint`, and `ModelError` if there is no list.
+    Returns what the list shows.  Raises as `find_endpoint`, and `ModelError` if there is no list.
     """
     url = client.urls[number]
     try:

@@ -55,7 +55,7 @@ class OpenAiEngine(ChatEngine):
     thread: AbstractContextManager[BlockingPortal] = field(repr=False)
     """Context manager of that thread, exited by `close`."""
     concurrency: int = 32
-    """Largest number of requests in flight."""
+    """Limit on requests in flight."""
     remarks: list[str] = field(default_factory=list)
     """Notes for the user, one line each."""
 

@@ -40,7 +40,7 @@ def open_servers(
     base_urls
         Such as ``http://host:8000/v1``; several replicas share the questions.
     concurrency
-        Largest number of requests in flight.
+        Limit on requests in flight.
     api_key_env
         Environment variable of the API key; by default ``OPENAI_API_KEY``, if set.
     request_timeout, retry_timeout

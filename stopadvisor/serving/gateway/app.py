@@ -348,7 +348,7 @@ class Gateway:
     def _served(
         self, served: ServedPolicy, record: RequestRecord, reply: AuditedReply, finish: FinishTrace
     ) -> None:
-        """Report a request that was answered under its policy to the auditor."""
+        """Tell the auditor about a request answered under its policy."""
         auditor = self.auditors.of(served.policy)
         if auditor is not None and record.route == "policy":
             auditor.served(reply, None if self._admission.is_crowded else finish)

@@ -1,4 +1,4 @@
-"""Check policies against the engine that is about to serve them."""
+"""Check policies against the engine that will serve them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["BoundPolicy", "bind_policies"]
 
 @dataclass(frozen=True)
 class BoundPolicy:
-    """A policy that was checked against the engine."""
+    """A policy checked against the engine."""
 
     policy: Policy
     model: EngineModel

@@ -281,7 +281,7 @@ class EngineThinking:
 
 
 _ROUNDING = 1e-5
-"""Largest error of a sum of float32 probabilities over the vocabulary."""
+"""Limit on the error of a sum of float32 probabilities over the vocabulary."""
 
 
 class Position(NamedTuple):
