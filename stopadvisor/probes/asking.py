@@ -1,4 +1,4 @@
-"""The interface of engines: prompts and a plan go in, raw traces and checks come back."""
+"""The engine interface: prompts and a plan go in, raw traces and checks come back."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ class ProbePlan:
     """Text between the closed thinking and the forced answer; with the prefix `OPEN`, text that is
     written into the open thinking."""
     cap: int = PROBE_CAP
-    """Most tokens of a forced answer."""
+    """Limit on a forced answer, in tokens."""
     max_think: int = 8192
     """Cap on thinking tokens; production must use the same one."""
     answer_cap: int = 512
-    """Most tokens of the natural, visible answer."""
+    """Limit on the natural, visible answer, in tokens."""
     greedy: bool = False
     """Take the likeliest token; otherwise the model's own generation settings apply."""
     temperature: float | None = None
@@ -94,7 +94,7 @@ class ProbePlan:
     max_markers: int = 32
     """Only the first markers of a trace, up to this many, count; skipped ones included."""
     max_probes: int | None = None
-    """Most probes at markers, from a policy's trigger; None for no limit."""
+    """Limit on probes at markers, from a policy's trigger; None for no limit."""
 
     def __post_init__(self) -> None:
         if any(b < 0 for b in self.budgets) or any(
@@ -175,7 +175,7 @@ class RawProbe:
     markers: int
     """Backtracking markers in the prefix's text."""
     ended: bool
-    """Whether the trace was over before this budget (trace length <= budget)."""
+    """Whether the trace had ended by this budget (trace length <= budget)."""
     tail_mass: float | None = None
     """Mean probability outside the top k; None if entropy is over the full vocabulary."""
     visible_text: str | None = None
@@ -229,12 +229,12 @@ class Check:
 
 @dataclass(frozen=True)
 class Capabilities:
-    """Capabilities that an engine reports."""
+    """What an engine can do."""
 
     entropy: str = "full"
     """Default source of entropies: ``full``, ``top-k:K`` or ``none``."""
     batched: bool = True
-    """Whether prompts must come in batches that fit into memory, not all at once."""
+    """Whether prompts must come in batches that fit into memory, instead of all at once."""
 
 
 _RESERVED = frozenset(
@@ -281,7 +281,7 @@ class Engine(Protocol):
         """Default number of prompts in a batch."""
 
     def longest_thinking(self, prompts: Sequence[Prompt], plan: ProbePlan) -> int | None:
-        """Thinking tokens that the context has room for with each of these prompts, if known."""
+        """Thinking tokens that fit into the context after every prompt; None if unknown."""
 
     def encode(self, text: str) -> list[int]:
         """Return a text's token ids, with nothing added."""
@@ -290,7 +290,7 @@ class Engine(Protocol):
         """Return the text of token ids, without special tokens."""
 
     def prompt_checks(self, prompts: Sequence[Prompt]) -> list[Check]:
-        """Check thinking markers and chat template on these prompts, without generating a token."""
+        """Check thinking markers and chat template on these prompts, without generating."""
 
     def engine_checks(self, prompt: Prompt, plan: ProbePlan) -> list[Check]:
         """Run checks specific to this kind of engine."""
@@ -306,7 +306,7 @@ class Engine(Protocol):
         If prompts come with recorded traces (all or none do), those are probed instead.
 
         Yields each prompt's number with its trace, in the order of completion.  `on_tokens` is
-        called with the number of new tokens, if the engine sees them as they come.
+        called with the number of new tokens, if the engine sees them arrive.
 
         Raises
         ------

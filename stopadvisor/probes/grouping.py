@@ -23,7 +23,7 @@ def group_numbers(table: ProbeTable) -> IntArray:
 
 
 def in_groups_of(table: ProbeTable, keys: Container[str]) -> BoolArray:
-    """Rows of these questions and of all others of their groups; shape (n_questions,)."""
+    """Rows of these questions and of all others in their groups; shape (n_questions,)."""
     groups = {g for g, k in zip(table.groups, table.keys, strict=True) if k in keys}
     return np.array([g in groups for g in table.groups], dtype=bool)
 

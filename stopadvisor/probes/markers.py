@@ -27,11 +27,11 @@ _LONGEST = max(map(len, MARKERS))
 
 @dataclass
 class MarkerCounter:
-    """Counts backtracking markers in decoded prefixes, most of which continue the one before.
+    """Counts backtracking markers in decoded prefixes, most of which extend the previous one.
 
     Occurrences of `constants.MARKERS` are counted from the left: each character belongs to at most
-    one of them, and none may touch another letter, digit or underscore.  The common beginning of
-    two texts is searched once.
+    one of them, and none may touch another letter, digit or underscore.  A text that extends the
+    previous one is not searched from its beginning.
 
     References
     ----------

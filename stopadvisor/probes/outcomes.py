@@ -1,4 +1,4 @@
-"""Outcomes, kept apart from what can be observed online, and a table type for each use of them.
+"""Outcomes, separate from what can be observed online, and a table type for each use of them.
 
 A rule is chosen on fit questions and certified on calibration questions; the certificate holds only
 if no choice depended on calibration outcomes.  So code that chooses takes `FitQuestions`, code that
@@ -128,13 +128,13 @@ class GradedTable(_WithOutcomes):
     def full_correct(self) -> BoolArray:
         """Whether full thinking is correct, under the table's reference."""
         if self.reference == "natural":
-            assert self.natural_correct is not None  # held by __post_init__
+            assert self.natural_correct is not None  # checked by __post_init__
             return self.natural_correct
         return self.correct[:, -1]
 
     @property
     def stop_correct(self) -> BoolArray:
-        """Whether the reply after a stop is right, be it visible or forced.
+        """Whether the reply after a stop, visible or forced, is right.
 
         A stopping rule has to predict this, so classifiers are fitted on it.
         """
@@ -180,7 +180,7 @@ class CalibrationQuestions(GradedTable):
 
 @dataclass(frozen=True)
 class OpenQuestions(GradedTable):
-    """Questions whose outcomes are public or were looked at already; they may be split freely."""
+    """Questions whose outcomes are public or were already seen; they may be split freely."""
 
     def as_fit(self) -> FitQuestions:
         """These questions, to choose on."""

@@ -73,7 +73,7 @@ class ProbeRecord:
     task: str
     category: str | None
     gold: str | None
-    """None if there is none, as with the grades; empty if grades were recorded without it."""
+    """None if unknown, and then so are the grades; empty if grades were recorded without it."""
     prompt_tokens: int
     suffix_tokens: int
     trace_tokens: int
@@ -135,7 +135,7 @@ def graded_table(
     on_stop: OnStop = "probe",
     parts: Sequence[int] | None = None,
 ) -> OpenQuestions:
-    """Build the table of all records, which may be probed at different positions.
+    """Build the table of all records, whose probe positions may differ.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ def graded_table(
     ------
     ProbeError
         There is no record, entropy sources differ, or a live checkpoint lacks the visible answer
-        that on-stop ``answer`` requires.
+        that on-stop ``answer`` takes.
     """
     if not records:
         raise ProbeError("no probes: the run holds no finished question")

@@ -1,6 +1,6 @@
 """Replies of a ladder as columns of the table: their agreement and their cost.
 
-A ladder is a list of replies to one question, the last of which is the reference.
+A ladder gives a list of replies to each question, and the last one is the reference.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Rungs:
     spent: Spent
     """Cost of asking for this column's reply alone."""
     served: BoolArray
-    """Whether the reply can be served: it ended by itself, with an answer."""
+    """Whether the reply can be served: it ended by itself and has an answer."""
     support: IntArray
     """Number of equal answers in a row, ending here; among samples, the leader's lead."""
     share: FloatArray

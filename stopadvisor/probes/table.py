@@ -40,7 +40,7 @@ EMPTY_ANSWER = -2
 def on_grid(budgets: Sequence[int] | NDArray[Any], n_questions: int) -> IntArray:
     """Positions of questions that were all probed at the same budgets.
 
-    Shape (n_questions, n_checkpoints): one row, broadcast without taking more memory.
+    Shape (n_questions, n_checkpoints): one row, broadcast without a copy.
     """
     row = np.array(budgets, dtype=np.int64)
     return np.broadcast_to(row, (n_questions, row.size))
@@ -246,12 +246,12 @@ class ProbeTable:
         return np.asarray(np.minimum(self.trace_tokens, self.budgets[-1]), dtype=np.int64)
 
     def with_reference(self, reference: Reference) -> Self:
-        """The same probes with another answer of full thinking; the last checkpoint's is forced.
+        """The same probes under another reference; the last checkpoint's answer is forced.
 
         Raises
         ------
         ProbeError
-            The answers were graded by agreement with the present reference.
+            The answers were graded by agreement with the current reference.
         """
         if reference != self.reference and self.graded_by == "agreement":
             raise ProbeError(
@@ -310,7 +310,7 @@ class ProbeTable:
         columns : ndarray of int, shape (n_questions, n_probes)
             Columns of this table, increasing in each row, followed by -1 for no probe.
         budgets : sequence of int, length n_probes, optional
-            The grid, if the result has one; -1 then marks questions that end before.
+            The grid, if the result has one; -1 then marks questions that end earlier.
         """
         inside = np.maximum(columns, 0)
         changes: dict[str, Any] = {
@@ -343,7 +343,7 @@ def agreeing(codes: IntArray, full: IntArray | None = None) -> BoolArray:
 
 
 def row_numbers(rows: NDArray[Any]) -> NDArray[Any]:
-    """Row numbers from a boolean mask or from row numbers."""
+    """Turn a boolean mask into row numbers; row numbers stay."""
     return np.flatnonzero(rows) if rows.dtype == bool else rows
 
 

@@ -86,7 +86,7 @@ class Profile:
 def regime(early_solved: float, unsolved: float, oscillating: float) -> Regime:
     """Regime predicted by a profile (shares in 0–1).
 
-    The cut-offs map the paper's eight profiles to its verdicts with some margin.
+    The cut-offs map the paper's eight profiles to its verdicts, with a margin.
     """
     if unsolved >= UNSOLVED_FULL_BUDGET:
         return "full-budget"

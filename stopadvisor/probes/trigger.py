@@ -35,11 +35,11 @@ class ListedTrigger:
     """The same positions in every trace: the budgets of a policy, or a stride."""
 
     positions: tuple[int, ...]
-    """Thinking tokens, strictly increasing; empty for no probe at all."""
+    """Thinking tokens, strictly increasing; empty for no probes."""
     stop_at: int | None = None
     """The last position, if every trace that reaches it is to be stopped; otherwise None."""
     every: int | None = None
-    """Distance of the positions before `stop_at`, if they are a stride."""
+    """Distance between the positions before `stop_at`, if they are a stride."""
     needs_ids: ClassVar[bool] = False
     """Whether it needs token ids, not just their number."""
 
@@ -61,7 +61,7 @@ class ListedTrigger:
 
     @property
     def most_probes(self) -> int:
-        """Most positions that a trace can have, including `stop_at`."""
+        """Limit on the positions of a trace, including `stop_at`."""
         return len(self.positions)
 
     def start(self) -> Positions:
@@ -86,7 +86,7 @@ def stride(
 
 @dataclass(frozen=True)
 class MarkerTrigger:
-    """Just before a marker, such as a sentence's opening ``Wait``.
+    """Probe just before a marker, such as a sentence's opening ``Wait``.
 
     Notes
     -----
@@ -102,7 +102,7 @@ class MarkerTrigger:
     min_gap: int
     """A marker fewer tokens than this after the last probe is skipped."""
     max_probes: int
-    """Most probes of a trace, not counting `stop_at`."""
+    """Limit on the probes of a trace, not counting `stop_at`."""
     max_markers: int | None = None
     """Only the first markers of a trace, up to this many, count; skipped ones included."""
     stop_at: int | None = None
@@ -125,7 +125,7 @@ class MarkerTrigger:
 
     @property
     def most_probes(self) -> int:
-        """Most positions that a trace can have, including `stop_at`."""
+        """Limit on the positions of a trace, including `stop_at`."""
         return self.max_probes + (self.stop_at is not None)
 
     def start(self) -> Positions:
@@ -156,7 +156,7 @@ def recorded_positions(
 
 
 def _rest(positions: Positions) -> tuple[int, ...]:
-    """All positions that are left once the thinking is over."""
+    """All remaining positions, once the thinking is over."""
     positions.finish()
     rest = []
     while (position := positions.next()) is not None:
@@ -224,9 +224,9 @@ class _MarkerPositions:
         self._last = 0
         """Position of the last probe; 0 before the first."""
         self._looked = 0
-        """Markers that begin before this token were searched for."""
+        """Tokens before this one were searched for markers."""
         self._markers = 0
-        """Number of these markers."""
+        """Markers that begin there."""
         self._found: int | None = None
         self._stopped = False
 
@@ -291,7 +291,7 @@ class _MarkerPositions:
         return last if last is not None and last < drawn and not held_back else None
 
     def _find_marker(self, end: int) -> tuple[int | None, bool]:
-        """Find a marker that begins before `end`; also tell whether more tokens are needed."""
+        """Find a marker that begins before `end`; also say whether that takes more tokens."""
         if self._trigger.max_markers is None:
             # Markers within the gap need not be counted.
             self._looked = max(self._looked, min(self._last + self._trigger.min_gap, end))
@@ -312,7 +312,7 @@ class _MarkerPositions:
         return None, False
 
     def _begins(self, start: int) -> bool | None:
-        """Whether a marker begins at this token; None if more tokens are needed to tell."""
+        """Whether a marker begins at this token; None if that takes more tokens to tell."""
         unfinished = False
         for marker in self._by_first.get(self._ids[start], ()):
             here = tuple(self._ids[start : start + len(marker)])
@@ -342,7 +342,7 @@ class TracePositions:
 
 
 def trace_positions(plan: ProbePlan, thinking_ids: Sequence[int]) -> TracePositions:
-    """Where a plan probes a whole trace; `thinking_ids` are without the closer."""
+    """Where a plan probes a whole trace; `thinking_ids` exclude the closer."""
     markers = None
     if plan.schedule == "marker":
         markers = marker_positions(plan.markers, thinking_ids)
@@ -369,7 +369,7 @@ def probed_positions(
 ) -> tuple[int, ...]:
     """Where a trace of this length, with markers at these positions, is probed.
 
-    Markers are taken as by a `MarkerTrigger`; one that is also a budget is probed once.
+    Markers are chosen as a `MarkerTrigger` would; one that is also a budget is probed once.
     """
     if plan.schedule == "grid":
         return plan.budgets
