@@ -3,9 +3,9 @@
 ``worker.py`` starts it: without arguments it compares mathematical answers, with
 ``MODULE:FUNCTION`` it calls a user's function.  It writes ``+`` once it is ready, or ``!`` and why
 it cannot start.  Then it reads one JSON request per line from standard input and writes a short
-reply to each: ``1`` for right and ``0`` for wrong; for a user's function also ``?`` and why it
-cannot tell, ``!`` and what it did wrong, ``x`` and why nothing can be graded now.  It imports
-nothing from the package.
+reply to each: ``1`` for right, ``0`` for wrong; for a user's function also ``?`` and why it cannot
+tell, ``!`` and what it did wrong, ``x`` and why nothing can be graded now.  It imports nothing from
+the package.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ __all__ = ["main"]
 
 SUPPORTED = "0.9."
 _MEMORY_BYTES = 4 << 30
-_MOST_SAID = 300
-"""Characters of a message: in any encoding fewer bytes than a pipe takes at once."""
+_MOST_SHOWN = 300
+"""Limit on a message, in characters: in any encoding fewer bytes than a pipe takes at once."""
 _GIVES_UP = "stopadvisor.ground.errors"
-"""Errors of this module that a user's function raises end the command."""
+"""If a user's function raises an error of this module, the command ends."""
 
 _Grade = Callable[[Mapping[str, Any]], bytes]
 
 
 def main() -> None:
     """Serve requests until standard input ends."""
-    # A library's output must not be taken for a reply, and it must not read our requests.
+    # A library must neither write into our replies nor read our requests.
     answers, requests = os.dup(1), os.fdopen(os.dup(0), "rb")
     os.dup2(os.open(os.devnull, os.O_RDWR), 1)
     os.dup2(1, 0)
@@ -48,7 +48,7 @@ def main() -> None:
     try:
         grade, ready = _function(sys.argv[1]) if len(sys.argv) > 1 else _comparison()
     except Exception as error:  # noqa: BLE001 - reported to the parent, whatever it is
-        os.write(answers, b"!" + _said(error))
+        os.write(answers, b"!" + _message(error))
         return
     os.write(answers, b"+" + ready)
     for line in requests:
@@ -61,8 +61,8 @@ def main() -> None:
         os.write(answers, reply)
 
 
-def _said(error: Exception) -> bytes:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:_MOST_SAID].encode(
+def _message(error: Exception) -> bytes:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:_MOST_SHOWN].encode(
         errors="replace"
     )
 
@@ -96,7 +96,7 @@ def _comparison() -> tuple[_Grade, bytes]:
 
 
 def _limit_memory() -> None:
-    """Let a tower of powers run out of memory here, not on the whole machine."""
+    """Let a tower of powers exhaust this process's memory, not the machine's."""
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     limit = _MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(_MEMORY_BYTES, hard)
     try:
@@ -105,11 +105,11 @@ def _limit_memory() -> None:
         return  # macOS has no such limit; the CPU limit still holds
 
 
-# --- A function of the user's ---------------------------------------------------------------------
+# --- A user's function ----------------------------------------------------------------------------
 
 
 def _function(name: str) -> tuple[_Grade, bytes]:
-    """Load ``MODULE:FUNCTION``; also returns its identity as JSON."""
+    """Load ``MODULE:FUNCTION``; also return its identity as JSON."""
     module_name, _, attribute = name.partition(":")
     module = _module(module_name)
     function = getattr(module, attribute)
@@ -140,20 +140,20 @@ def _function(name: str) -> tuple[_Grade, bytes]:
             verdict = function(request["question"], request["gold"], request["answer"])
         except Exception as error:  # noqa: BLE001 - whatever a user's function raises
             if any(kind.__module__ == _GIVES_UP for kind in type(error).__mro__):
-                return b"x" + _said(error).partition(b": ")[2]
-            return b"?" + _said(error)
+                return b"x" + _message(error).partition(b": ")[2]
+            return b"?" + _message(error)
         if verdict is None:
             return b"?it returned None"
         if type(verdict).__name__ not in ("bool", "bool_"):  # or numpy's
             returned = f"{type(verdict).__name__} {verdict!r}"
-            return b"!" + returned[:_MOST_SAID].encode(errors="replace")
+            return b"!" + returned[:_MOST_SHOWN].encode(errors="replace")
         return b"1" if verdict else b"0"
 
     return grade, json.dumps(identity).encode()
 
 
 def _module(name: str) -> ModuleType:
-    """Import a grader's module, from the current directory if it is found nowhere else.
+    """Import a grader's module, from the current directory if it is nowhere else.
 
     The directory is not added to ``sys.path``, so that nothing else is imported from there.
     """

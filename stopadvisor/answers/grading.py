@@ -3,8 +3,7 @@ r"""Grade answers: compare them with gold, or ask a user's function, ``MODULE:FU
 Numbers, option letters and exact texts are right if their normal forms (``normal_form.py``) are
 equal, mathematics if math-verify says so.  That can hang on an innocent-looking answer
 (``2003^{2002^{2001}}``), so it runs in processes that can be killed, and so does a user's function.
-Grades are labels, never features: whether two answers of the model are equal, rules read from
-normal forms.
+Grades are labels, never features: rules compare a model's answers by their normal forms alone.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ __all__ = [
 ]  # fmt: skip
 
 GRADING = {"normalizer": NORMALIZER, "grader": GRADER}
-"""Versions that decide the labels; a change needs regrading, not new probes."""
+"""Versions that decide the labels; after a change, regrade: probes stay valid."""
 BY_GOLD = "gold"
 """Value of `--grader` for comparison with gold."""
 _MOST_WORKERS = 64
 _LONGEST_NAME = 200
-"""Most characters of a function's name in a policy."""
+"""Limit on a function's name in a policy, in characters."""
 
 
 class Grader:
     """Grades answers by comparison with gold; a context manager, because it may own a process.
 
     The process starts with the first mathematical answer that needs it.  An answer that takes more
-    than `timeout_s` CPU seconds, or crashes the process, is wrong.  Identical items are compared
+    than `timeout_s` CPU seconds or crashes the process is wrong.  Identical items are compared
     once.  Not thread-safe.
 
     Examples
@@ -74,8 +73,8 @@ class Grader:
     ) -> list[bool]:
         """Grade items (task, gold, answer); `questions` are ignored.
 
-        An answer is a raw probe text or an extracted answer.  None (thinking never closed), "" and
-        text without an answer of the task's kind are wrong.
+        An answer may be a raw probe text or extracted.  None (thinking never closed), "" and text
+        without an answer of the task's kind are wrong.
 
         Raises
         ------
@@ -90,11 +89,11 @@ class Grader:
         return [self._verdicts[pair] if verdict is None else verdict for pair, verdict in graded]
 
     def remarks(self) -> list[str]:
-        """No remarks, unlike those of `FunctionGrader`."""
+        """None; only a `FunctionGrader` has remarks."""
         return []
 
     def _compare(self, pairs: list[tuple[str, str]]) -> None:
-        """Store a verdict for each pair; an interrupt loses none that is stored."""
+        """Store a verdict for each pair; an interrupt loses no stored one."""
         requests = [
             {"gold": _formulas(gold)[0], "answers": _formulas(answer)} for gold, answer in pairs
         ]
@@ -113,7 +112,7 @@ _INTEGER = re.compile(r"-?\d+", re.ASCII)
 
 
 def _by_normal_form(task: str, gold: str, answer: str | None) -> bool | None:
-    """The verdict of the normal forms; None if only mathematics can tell."""
+    """The verdict by normal forms; None if only mathematics can tell."""
     right = normalize(task, gold)
     given = normalize(task, answer or "")
     if not given or not right:
@@ -134,14 +133,14 @@ _PROSE = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}")
 
 
 def _formulas(text: str) -> list[str]:
-    """An answer as math-verify reads it: bare LaTeX only between dollars."""
+    """An answer as math-verify reads it: bare LaTeX needs dollars around it."""
     text = extract_forced("math", text)
     bare = text.replace("\\$", "").strip().rstrip(".").strip()
     for opening, closing in _DELIMITERS:
         if bare.startswith(opening) and bare.endswith(closing) and len(bare) > 2 * len(opening):
             bare = bare[len(opening) : -len(closing)].strip().rstrip(".").strip()
     if "$" in bare or "\\(" in bare or "\\[" in bare:
-        return [text]  # several formulas, or prose around them: it finds them itself
+        return [text]  # several formulas, or some in prose: math-verify finds them itself
     return [f"${bare}$", text] if _PROSE.search(bare) else [f"${bare}$"]
 
 
@@ -155,12 +154,12 @@ class FunctionGrader:
     (wrong) or None (it cannot tell).  None, an exception, a crash or a timeout makes the answer
     wrong, and is counted.  `answer` is extracted from the text by the task's rule, but not
     normalised; a text without an answer is wrong without a call.  Identical items are asked once,
-    each for `timeout_s` CPU seconds and ten times as much wall time.
+    each for at most `timeout_s` CPU seconds and ten times as much wall time.
 
-    The module is searched in the installed packages, then in the current directory, where nothing
-    that it imports is searched except its own package.  The function may have two attributes:
-    `version`, a text that becomes part of its name, and `workers`, the number of processes that may
-    call it at once.
+    The module is looked up among installed packages, then in the current directory, from which it
+    can import nothing outside its own package.  The function may have two attributes: `version`, a
+    text that becomes part of its name, and `workers`, the number of processes that may call it at
+    once.
 
     Raises
     ------
@@ -177,13 +176,13 @@ class FunctionGrader:
         self._option = f"--grader {name}"
         first = Workers(1, timeout_s, (name,))
         try:
-            found = parse_json(first.each[0].start())
+            about = parse_json(first.pool[0].start())
         except NotReady as error:
             raise GraderError(
                 f"{self._option}: expected a function of (question, gold, answer) in an installed "
                 f"module or one in the current directory, got {error}"
             ) from error
-        self.name = f"{name} ({found['version']})" if found["version"] else name
+        self.name = f"{name} ({about['version']})" if about["version"] else name
         if len(self.name) > _LONGEST_NAME or not (self.name.isascii() and self.name.isprintable()):
             raise GraderError(
                 f"{self._option}: expected a name and version of at most {_LONGEST_NAME} printable "
@@ -192,14 +191,14 @@ class FunctionGrader:
         self.identity: Mapping[str, str] = {
             "normalizer": NORMALIZER,
             "grader": self.name,
-            "grader_sha256": str(found["sha256"]),
+            "grader_sha256": str(about["sha256"]),
         }
         self._workers = first
-        if found["workers"] > 1:
+        if about["workers"] > 1:
             first.close()
-            self._workers = Workers(min(found["workers"], _MOST_WORKERS), timeout_s, (name,))
+            self._workers = Workers(min(about["workers"], _MOST_WORKERS), timeout_s, (name,))
         self._verdicts: dict[tuple[str, str, str], bool | None] = {}
-        self._untold: Counter[str] = Counter()
+        self._unjudged: Counter[str] = Counter()
 
     def __enter__(self) -> Self:
         return self
@@ -228,7 +227,7 @@ class FunctionGrader:
         return [self._verdicts[case] if case[2] else False for case in cases]
 
     def _ask(self, cases: Sequence[tuple[str, str, str]]) -> None:
-        """Store a verdict for each case; an interrupt loses none that is stored."""
+        """Store a verdict for each case; an interrupt loses no stored one."""
         names = ("question", "gold", "answer")
         requests = [dict(zip(names, case, strict=True)) for case in cases]
         try:
@@ -246,18 +245,18 @@ class FunctionGrader:
             raise GraderError(f"{self._option}: expected True, False or None, got {reason}")
         if kind == b"x":
             raise EngineError(f"{self._option}: {reason}")
-        self._untold[reason or "it ran out of time, or took its process down"] += 1
+        self._unjudged[reason or "it ran out of time or killed its process"] += 1
         return None
 
     def remarks(self) -> list[str]:
-        """How many different answers the function could not judge, and the usual reason."""
-        if not self._untold:
+        """How many distinct answers the function could not judge, and the most frequent reason."""
+        if not self._unjudged:
             return []
-        (reason, count), *_ = self._untold.most_common(1)
-        total = self._untold.total()
+        (reason, count), *_ = self._unjudged.most_common(1)
+        total = self._unjudged.total()
         return [
-            f"{self.name} could not tell of {total} of {len(self._verdicts)} different answers "
-            f"whether they are right, and they count as wrong; most often ({count}): {reason}"
+            f"{self.name} could not judge {total} of {len(self._verdicts)} distinct answers, which "
+            f"count as wrong; most often ({count}): {reason}"
         ]
 
 
@@ -266,7 +265,7 @@ Grades = Grader | FunctionGrader
 
 
 def described(identity: Mapping[str, str]) -> str:
-    """Name a grader for messages; a function with the beginning of its module's hash."""
+    """Name a grader for messages, a function with the beginning of its module's hash."""
     name, digest = identity.get("grader", "an unknown grader"), identity.get("grader_sha256")
     return name if digest is None else f"{name} (SHA-256 {digest[:12]})"
 
@@ -276,7 +275,7 @@ class Graders:
     """The graders of one command."""
 
     equal: Grader
-    """Decides whether two answers of the model are equivalent; never a user's function."""
+    """Decides whether two of the model's answers are equivalent; never a user's function."""
     right: Grades
     """Decides whether an answer is right."""
 
@@ -285,7 +284,7 @@ class Graders:
 def open_graders(name: str | None) -> Iterator[Graders]:
     """The graders of a command, closed at the end.
 
-    `name` is the ``MODULE:FUNCTION`` that decides what is right; None or ``gold`` compares with
+    `name` is the ``MODULE:FUNCTION`` that decides what is right; None or ``gold`` compare with
     gold.
     """
     with Grader() as equal:

@@ -1,10 +1,10 @@
 r"""Extract an answer from what a model wrote, and bring it to a normal form.
 
 Two answers are the same if their normal forms are equal.  Features use no other comparison, so this
-module runs online at every checkpoint: it needs the standard library only, takes a few
-microseconds, and its version (`NORMALIZER`) is part of every policy.  Time is linear in the text
-even for hostile input, of which at most `MAX_CHARACTERS` are read.  Whether an answer is *right* is
-decided in ``grading.py``.
+module runs online at every checkpoint: it needs only the standard library, takes a few
+microseconds, and its version (`NORMALIZER`) is part of every policy.  Even for hostile text, of
+which at most `MAX_CHARACTERS` are read, time is linear.  ``grading.py`` decides which answers are
+*right*.
 
 Normal forms, where "" means no answer:
 
@@ -56,8 +56,8 @@ def extract_forced(task: str, text: str) -> str:
     r"""Extract the short answer from a forced probe's text.
 
     It is the first line with content after the last "Final answer:", else of the last ``\boxed{}``,
-    else after the last "answer is", else of the text.  Returned as the model wrote it, "" if there
-    is none.  The rule is the same for all tasks.
+    else after the last "answer is", else of the text, as the model wrote it; "" if there is none.
+    The rule is the same for all tasks.
     """
     _check_task(task)
     return _segment(text[:MAX_CHARACTERS])
@@ -70,8 +70,8 @@ def extract_natural(task: str, text: str) -> str | None:
     last ``\boxed{}``; after the last "answer is"; finally the last number (numeric), the last
     option letter (choice), the last formula of the last line (math), or the last line (exact).
 
-    Returned as the model wrote it, None if there is none.  Do not call it if thinking was never
-    closed: then there is no visible text.
+    Returns the answer as the model wrote it, None if there is none.  If thinking was never closed
+    there is no visible text to call this with.
     """
     _check_task(task)
     text = text[-MAX_CHARACTERS:]
@@ -94,7 +94,7 @@ def extract_natural(task: str, text: str) -> str | None:
 
 
 _MOST_NUMBERS = 100
-"""Most numbers at the end of a visible text that are tried."""
+"""Only the last numbers of a visible text are tried, up to this many."""
 
 
 def _segment(text: str) -> str:
@@ -134,7 +134,7 @@ def _boxed(text: str) -> str:
     while position < len(content):
         char = content[position]
         if char == "\\":
-            position += 1  # an escaped brace is no brace
+            position += 1  # skip an escaped brace
         elif char == "{":
             depth += 1
         elif char == "}":
@@ -159,7 +159,7 @@ def _first_line(text: str) -> str:
 def normalize(task: str, text: str) -> str:
     """Bring a forced probe's text, an extracted answer or gold to its normal form.
 
-    It is "" if the text holds no answer.  Normalising is idempotent.
+    It is "" if the text has no answer.  Normalising is idempotent.
 
     Examples
     --------
@@ -197,7 +197,7 @@ _ARTICLE = re.compile(r"\s+[a-z]")
 
 
 def _letters(text: str) -> Iterator[str]:
-    """Option letters in a text: single capitals, or small letters set off as options."""
+    """Option letters of a text: single capitals, or small letters set off as options."""
     content = _CONTENT.search(text)
     first = content.start() if content else len(text)
     for match in _LETTER.finditer(text):
@@ -217,7 +217,7 @@ _PAIRS = {"(": ")", "[": "]", "{": "}", "$": "$", "“": "”", "«": "»"}
 
 
 def _exact(text: str) -> str:
-    for _ in range(8):  # usually one pass; more if case folding uncovers an anchor
+    for _ in range(8):  # usually once; again if case folding uncovers an anchor
         before = text
         text = _exact_once(text)
         if text == before:
@@ -337,7 +337,7 @@ _GOLD_CURRENCY = re.compile(r"(-?)\s*(?:\\?\$|[€£¥])\s*")
 
 
 def check_gold(task: str, gold: str) -> None:
-    """Refuse a gold answer that no answer of its task could ever equal.
+    """Refuse gold that no answer of its task could ever equal.
 
     Raises
     ------

@@ -2,7 +2,7 @@
 
 Covers thousands separators, decimals, exponents, powers, fractions and mixed numbers, currency
 signs, LaTeX and Unicode forms.  A comma always groups thousands.  Values are exact fractions, never
-floats.  Every rule is linear in the text, which may be hostile.  Standard library only.
+floats.  Every rule takes linear time, because texts may be hostile.  Standard library only.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ __all__ = [
 ]  # fmt: skip
 
 MAX_CHARACTERS = 32_768
-"""Most characters of a text that any rule reads.
+"""Rules read at most this many characters of a text.
 
-Of a longer forced answer or gold only the beginning counts, of a visible text the end, where its
-answer is.
+Of a longer forced answer or gold, only the beginning counts; of a visible text, only the end, where
+its answer is.
 """
 MAX_DIGITS = 1000
-"""Most characters of a number; a longer one is no answer."""
+"""Limit on a number, in characters; a longer one is no answer."""
 
 
 def plain_integer(text: str) -> str | None:
@@ -59,9 +59,9 @@ NUMBER = re.compile(
 
 
 def lowest_terms(match: re.Match[str]) -> str:
-    """Write a match of `NUMBER` in lowest terms.
+    """Write a match of `NUMBER` in lowest terms, as ``-7`` or ``22/7``.
 
-    As ``-7`` or ``22/7``; "" for a zero denominator, or past `MAX_DIGITS`.
+    Returns "" for a zero denominator, or past `MAX_DIGITS`.
     """
     if len(match[0]) > MAX_DIGITS:
         return ""
@@ -154,9 +154,9 @@ _MOST_MARKS = 30
 
 
 def compatible(text: str) -> str:
-    """Apply NFKC, with at most 30 combining marks in a row.
+    """Apply NFKC, keeping at most 30 combining marks in a row.
 
-    Normalisation sorts marks, which may take quadratic time; no language has 30 on one letter.
+    Sorting more marks may take quadratic time; no language puts 30 on one letter.
     """
     if len(text) > _MOST_MARKS:
         run = 0

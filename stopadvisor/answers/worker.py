@@ -1,7 +1,4 @@
-"""Run ``grader_process.py`` in processes that can be killed when one answer takes too long.
-
-A process reads one JSON request per line and writes a short reply to each.
-"""
+"""Run ``grader_process.py`` in processes that can be killed when an answer takes too long."""
 
 from __future__ import annotations
 
@@ -21,42 +18,42 @@ __all__ = ["WALL_PER_CPU_SECOND", "NotReady", "Worker", "Workers"]
 
 _START_SECONDS = 120.0
 WALL_PER_CPU_SECOND = 10.0
-"""Wall time allowed per CPU second, on a machine that is busy with other things."""
+"""Wall time allowed per CPU second, for machines that are busy with other things."""
 
 
 class NotReady(Exception):
-    """A process ended before it could answer; the message is its own reason."""
+    """A process ended before it was ready; the message is its reason."""
 
 
 class Workers:
     """A pool of identical processes, started by the first request.
 
-    A request may take `timeout_s` CPU seconds, and ten times as much wall time; `arguments` are
-    passed to the script.
+    A request may take `timeout_s` CPU seconds and ten times as much wall time.  The script gets
+    `arguments`.
     """
 
     def __init__(self, count: int, timeout_s: float, arguments: Sequence[str] = ()) -> None:
-        self.each = [Worker(timeout_s, arguments) for _ in range(count)]
-        # If nobody calls close, the processes end with this object, or at exit.
-        self._finalizer = weakref.finalize(self, _stop_all, self.each)
+        self.pool = [Worker(timeout_s, arguments) for _ in range(count)]
+        # Without a call of close, the processes end with this object, or at exit.
+        self._finalizer = weakref.finalize(self, _stop_all, self.pool)
 
     def close(self) -> None:
         """End the processes; a later request would start new ones."""
-        _stop_all(self.each)
+        _stop_all(self.pool)
 
     def ask_each(self, requests: Sequence[Mapping[str, Any]]) -> Iterator[bytes]:
-        """Reply to each request, in order; b"" for one that had to be given up.
+        """Yield the reply to each request, in order; b"" for one that had to be given up.
 
         Raises
         ------
         NotReady
             A process cannot be started.
         """
-        if len(self.each) == 1 or len(requests) < 2:
-            yield from map(self.each[0].ask, requests)
+        if len(self.pool) == 1 or len(requests) < 2:
+            yield from map(self.pool[0].ask, requests)
             return
         idle: SimpleQueue[Worker] = SimpleQueue()
-        for worker in self.each:
+        for worker in self.pool:
             idle.put(worker)
 
         def ask(request: Mapping[str, Any]) -> bytes:
@@ -66,11 +63,11 @@ class Workers:
             finally:
                 idle.put(worker)
 
-        with ThreadPoolExecutor(len(self.each)) as pool:
+        with ThreadPoolExecutor(len(self.pool)) as threads:
             try:
-                yield from pool.map(ask, requests)
+                yield from threads.map(ask, requests)
             except BaseException:
-                pool.shutdown(cancel_futures=True)
+                threads.shutdown(cancel_futures=True)
                 raise
 
 
@@ -84,13 +81,13 @@ class Worker:
         self._ready = b""
 
     def start(self) -> bytes:
-        """Start it unless it runs, and return what it wrote when it was ready."""
+        """Start it unless it is running, and return what it wrote when it was ready."""
         if self._process is not None and self._process.poll() is None:
             return self._ready
         self.stop()
-        # By path and without the script's folder on sys.path (-P), so that it starts alike from
-        # tests, scripts and notebooks, and our modules shadow no library.  In its own session, so
-        # that Ctrl-C reaches the parent alone.
+        # By path and without the script's folder on sys.path (-P), so that it starts the same way
+        # from tests, scripts and notebooks, and our modules shadow no library.  In its own session,
+        # so that Ctrl-C reaches only the parent.
         script = str(Path(__file__).with_name("grader_process.py"))
         self._process = subprocess.Popen(
             [sys.executable, "-P", script, *self._arguments],
@@ -102,12 +99,12 @@ class Worker:
         reply = _read(self._process, _START_SECONDS)
         if not reply.startswith(b"+"):
             self.stop()
-            raise NotReady(reply[1:].decode(errors="replace") or "the process ended without a word")
+            raise NotReady(reply[1:].decode(errors="replace") or "the process ended silently")
         self._ready = reply[1:]
         return self._ready
 
     def ask(self, request: Mapping[str, Any]) -> bytes:
-        """Reply to a request; b"" when it had to be given up."""
+        """Return the reply to a request; b"" if it had to be given up."""
         self.start()
         process = self._process
         assert process is not None
@@ -120,7 +117,7 @@ class Worker:
         except BrokenPipeError:
             reply = b""
         except BaseException:
-            self.stop()  # interrupted: its late reply must not be taken for the next one's
+            self.stop()  # interrupted: a late reply must not be taken for the next request's
             raise
         if not reply:
             self.stop()

@@ -1,7 +1,7 @@
 """The probing loop: ask the engine batch by batch, grade, append.
 
-Batches follow from the workload's order alone, so that a resumed run batches the same questions
-together as an uninterrupted one and, in float32, writes the same bytes.
+Batches depend only on the workload's order: a resumed run batches the same questions together as an
+uninterrupted one and, in float32, writes the same bytes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def say_what_is_kept(run: RunDirectory, progress: Progress) -> Iterator[None]:
 def make_prompts(
     questions: Sequence[Question], template: str | None, sample: int = 0
 ) -> list[Prompt]:
-    """Prompts of questions, with the prompt template applied."""
+    """One prompt per question, with the prompt template applied."""
     return [
         Prompt(
             q.key,
@@ -61,7 +61,7 @@ def make_prompts(
 def _probe(
     engine: Engine, prompts: Sequence[Prompt], plan: ProbePlan, progress: Progress
 ) -> Iterator[tuple[int, RawTrace]]:
-    """Probe prompts and report their tokens: as they come if the engine tells, else by trace."""
+    """Probe prompts, and report tokens as the engine reports them, otherwise trace by trace."""
     reported = decoded = 0
 
     def report(tokens: int) -> None:
@@ -128,7 +128,7 @@ def ask_all(
 def _check_probes(
     questions: Sequence[Question], traces: Sequence[RawTrace], plan: ProbePlan
 ) -> None:
-    """Refuse traces that break the contract of engines, before anything is written."""
+    """Refuse traces that break the engine contract, before anything is written."""
     for question, trace in zip(questions, traces, strict=True):
         probed = tuple(p.budget for p in trace.probes)
         wanted = probed_positions(plan, trace.trace_tokens, trace.marker_positions)
@@ -148,7 +148,7 @@ def _check_probes(
         if unwritten or (plan.schedule == "marker") != (trace.marker_positions is not None):
             raise EngineError(
                 "the engine must write visible answers for --on-stop answer, and look for markers "
-                f"where the schedule is marker, and there alone: not at {question.id!r}"
+                f"only under --schedule marker: it did not for question {question.id!r}"
             )
 
 
@@ -176,14 +176,14 @@ def collect(
     repeated: Sequence[Question] = (),
     progress: Progress | None = None,
 ) -> int:
-    """Probe the traces that the run does not hold yet, and return how many those are.
+    """Probe the traces that the run lacks, and return their number.
 
     The caller holds the run's lock.
 
-    Batch k of a sample is questions [k·b, (k+1)·b) of the workload.  A batch that is only partly
-    done is probed again as a whole, and only the missing lines are appended.  An interrupt keeps
-    every finished batch.  An engine that takes all questions at once gets only the missing ones,
-    which are appended in the order in which they finish.
+    Batch k of a sample is questions [k·b, (k+1)·b) of the workload.  A partly done batch is probed
+    again as a whole, but only its missing lines are appended.  An interrupt keeps every finished
+    batch.  An engine that takes all questions at once gets only the missing ones, and each is
+    appended as it finishes.
 
     If `samples` is 1, the `repeated` questions get a second trace.  Batches are halved when memory
     runs out.
@@ -199,7 +199,7 @@ def collect(
     wanted = {(q.id, sample) for sample, members in enumerate(by_sample) for q in members}
     already = len(wanted & done)
     grading = dict(grader.identity)
-    # A user's function must match even if nothing is missing; our rules may be another version.
+    # A user's function must match even if nothing is missing; our own rules may differ in version.
     mixes = already < len(wanted) or grader.reads_questions
     if done and mixes and run.manifest["grading"] != grading:
         raise ProbeError(
@@ -252,7 +252,7 @@ class _Job:
         done: set[tuple[str, int]],
         batch_size: int,
     ) -> int:
-        """Ask one sample of the questions, batch by batch; returns the final batch size."""
+        """Ask for one trace per question, batch by batch; return the final batch size."""
         start = 0  # always a multiple of batch_size
         while start < len(questions):
             members = questions[start : start + batch_size]
@@ -281,14 +281,14 @@ class _Job:
         for number, trace in _probe(engine, prompts, self.plan, self.progress):
             question, sample = asked[number]
             # One by one: grading mathematics may be far slower than the server, and an interrupt
-            # must not lose graded traces.
+            # must lose no graded trace.
             self.run.append(self._grade([question], [trace], sample))
             self.progress.advance(1, 0)
 
     def _grade(
         self, questions: Sequence[Question], traces: Sequence[RawTrace], sample: int
     ) -> list[ProbeRecord]:
-        """Grade traces, and keep the thinking of each question's first one."""
+        """Grade traces, and store the thinking of each question's first one."""
         _check_probes(questions, traces, self.plan)
         if sample == 0:
             keep_thinking(self.run.path, questions, traces)
@@ -306,7 +306,7 @@ def check_questions(
     """Check that the questions of a run's records are the workload's."""
     asked = {q.id: q for q in workload.questions}
     groups = {q.key: q.group for q in workload.questions}
-    strangers = relabelled = 0
+    unknown = relabelled = 0
     for record in records:
         if record.group != groups.get(record.key, record.group):
             raise ProbeError(
@@ -316,7 +316,7 @@ def check_questions(
             )
         question = asked.get(record.id)
         if question is None:
-            strangers += 1
+            unknown += 1
         elif question.key != record.key:
             raise ProbeError(
                 f"{run.path} holds another question under the id {record.id!r} than "
@@ -324,15 +324,13 @@ def check_questions(
             )
         else:
             relabelled += question.gold != record.gold
-    if records and strangers == len(records):
+    if records and unknown == len(records):
         raise ProbeError(
             f"{run.path} holds answers to another workload, it has no question in common with "
             f"{workload.path}; choose another --out"
         )
-    if strangers:
-        progress.remark(
-            f"{strangers} questions of the run are not in {workload.path}; they are kept"
-        )
+    if unknown:
+        progress.remark(f"{unknown} questions of the run are not in {workload.path}; they are kept")
     if relabelled:
         progress.remark(
             f"gold of {relabelled} questions has changed since; the run keeps the old "

@@ -1,7 +1,7 @@
 """Turn raw traces into graded records, and grade records again.
 
-Grades follow from the raw texts alone, by versioned rules, so that a run can be regraded when the
-rules or the gold change.  Questions without gold get no grade.
+Grades depend only on the raw texts and on versioned rules, so a run can be regraded when rules or
+gold change.  Questions without gold get no grade.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def regrade(run: RunDirectory, grader: Grades, workload: Workload | None = None)
 
 
 def check_grader(run: RunDirectory, name: str | None) -> None:
-    """Refuse to compare with gold a run that a function graded, unless `name` says so."""
+    """Refuse to compare a run with gold if a function graded it, unless `name` says so."""
     grading = run.manifest["grading"]
     if name is None and "grader_sha256" in grading:
         raise GraderError(
@@ -119,7 +119,7 @@ def check_grader(run: RunDirectory, name: str | None) -> None:
 
 
 def check_graded_by(path: Path, name: str) -> None:
-    """Refuse a run that was graded by another grader than `name`."""
+    """Refuse a run that another grader than `name` graded."""
     recorded = RunDirectory.load(path).manifest["grading"]
     with open_graders(name) as graders:
         mine = graders.right.identity
@@ -131,7 +131,7 @@ def check_graded_by(path: Path, name: str) -> None:
 
 
 def regrade_run(path: Path, progress: Progress, grader_name: str | None = None) -> None:
-    """Grade a run's answers again; which grades changed is an outcome and is not shown."""
+    """Grade a run's answers again, without showing which grades changed: those are outcomes."""
     run = RunDirectory.load(path)
     check_grader(run, grader_name)
     with lock_directory(path), open_graders(grader_name) as graders:
@@ -156,10 +156,10 @@ def remarks_on_grader(run: RunDirectory) -> list[str]:
     name = grading["grader"]
     records = run.all_records()
     if not any(record.is_graded for record in records):
-        return [f"no question has gold, so that {name} was not asked"]
+        return [f"no question has gold, so {name} was never called"]
     parts = run.parts(run.table().groups)
     fit = [r for r, part in zip(records, parts, strict=True) if PARTS[part] == "fit"]
-    told = [
+    judged = [
         r
         for r in fit
         if r.gold
@@ -168,28 +168,25 @@ def remarks_on_grader(run: RunDirectory) -> list[str]:
         and not (isinstance(r, ProbeRecord) and r.cannot_tell)
     ]
     with Grader() as by_gold:
-        compared, _ = grade_records(list(map(ungraded, told)), by_gold)
+        compared, _ = grade_records(list(map(ungraded, judged)), by_gold)
     # Equal answers to a question count once, unreadable ones not at all.
     differ = {
         (record.key, form): mine != theirs
-        for record, other in zip(compared, told, strict=True)
+        for record, other in zip(compared, judged, strict=True)
         for (answer, mine), (_, theirs) in zip(answers_of(record), answers_of(other), strict=True)
         if (form := normalize(record.task, answer or ""))
     }
     remarks = [
         f"answers are graded by {name} (SHA-256 {grading['grader_sha256'][:12]}); on fit questions "
         f"it differs from comparison with gold on {sum(differ.values())} of {len(differ)} "
-        "different answers where both can say"
+        "distinct answers that both can judge"
     ]
-    if untold := sum(r.cannot_tell for r in records if isinstance(r, ProbeRecord)):
-        remarks.append(
-            f"{name} could not tell of {untold} recorded answers whether they are right: they "
-            "count as wrong"
-        )
+    if unjudged := sum(r.cannot_tell for r in records if isinstance(r, ProbeRecord)):
+        remarks.append(f"{name} could not judge {unjudged} recorded answers: they count as wrong")
     return remarks
 
 
-# --- Gold that people added to recorded answers --------------------------------------------------
+# --- Gold added to recorded answers ---------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -203,7 +200,7 @@ class GoldGrade:
 
 @dataclass(frozen=True)
 class SettledLabels:
-    """The labels of all labellers together."""
+    """The labels of all labellers, combined."""
 
     gold: Mapping[str, str | None]
     """By question id; None if a labeller could not tell, or two disagree."""
@@ -216,7 +213,7 @@ class SettledLabels:
 def settle(
     labels: Mapping[str, Mapping[str, str | None]], tasks: Mapping[str, str], grader: Grader
 ) -> SettledLabels:
-    """Combine labels of several people; `labels` are gold by id of each, `tasks` by id."""
+    """Combine labels of several people; `labels` holds each one's gold by id, `tasks` is by id."""
     given: dict[str, list[str | None]] = {}
     for by_id in labels.values():
         for name, gold in by_id.items():
@@ -244,7 +241,7 @@ def settle(
 def grade_by(
     records: Sequence[ProbeRecord | ReplyRecord], golds: Iterable[str], grader: Grader
 ) -> list[GoldGrade]:
-    """Grade recorded answers by new gold, one for each record of a run."""
+    """Grade recorded answers by new gold, one per record."""
     again = zip(map(ungraded, records), golds, strict=True)
     graded, _ = grade_records([replace(record, gold=gold) for record, gold in again], grader)
     return list(map(as_graded, graded))
@@ -265,7 +262,7 @@ def as_graded(record: ProbeRecord | ReplyRecord) -> GoldGrade:
 def answers_at(record: ProbeRecord, budgets: Iterable[int]) -> dict[str, str]:
     """Distinct answers to a question: the natural one, and the replies after stops at `budgets`.
 
-    Returns each answer as written, by its normal form, without empty ones.
+    Maps normal forms to answers as written; empty answers are left out.
     """
     wanted = set(budgets)
     written = [extract_natural(record.task, record.natural_answer or "")]

@@ -1,7 +1,7 @@
-"""Find the words with which a model changes its mind, as token ids, in a few of its own traces.
+"""Find, as token ids, the words with which a model changes its mind.
 
-Models differ in these words, and tokenizers in how they split them: candidates are encoded as the
-beginning of a sentence and counted in traces of fit questions.
+Models use different words, and tokenizers split them differently, so candidates are encoded as the
+beginning of a sentence and counted in a few traces of fit questions.
 """
 
 from __future__ import annotations
@@ -18,14 +18,9 @@ from stopadvisor.probes.asking import RawTrace
 from stopadvisor.probes.trigger import marker_positions
 
 __all__ = [
-    "CANDIDATES",
-    "LEAST_RATE",
-    "MarkerFindings",
-    "MarkerWord",
-    "Splits",
-    "count_words",
+    "CANDIDATES", "LEAST_RATE", "MarkerFindings", "MarkerWord", "Splits", "count_words",
     "sentence_ids",
-]
+]  # fmt: skip
 
 CANDIDATES = (
     *("Wait", "Hmm", "Alternatively", "But", "Hold on", "Actually", "However"),
@@ -35,29 +30,27 @@ CANDIDATES = (
 """Words with which English reasoning models begin a sentence when they doubt or check."""
 
 LEAST_RATE = 0.25
-"""Sentences per 1,000 thinking tokens from which a candidate becomes a marker."""
+"""A marker begins at least this many sentences per 1,000 thinking tokens."""
 LEAST_TRACES = 2
-"""Traces that must contain it: a word in the trace of one question is no habit."""
+"""A marker begins sentences in at least this many traces: a word in one trace is no habit."""
 CLEAR = 0.8
 """Share of the occurrences of a token sequence that must begin a sentence."""
 
 _BEFORE = ("\n", "\n\n", "\n ", ".\n", ".\n\n", ". ", "? ")
-"""Texts before a sentence, which some tokenizers merge with its first word."""
+"""What may precede a sentence; some tokenizers merge it with the first word."""
 _WINDOW = 8
 """Tokens of context before and after a word, to see whether a sentence begins there."""
 _BEGINS = re.compile(r"(?:^|[.!?…。！？][\"'”’)\]*_]*\s+|[。！？]|\n\s*)[\"'“‘(\[*_]*$")
 
 
 class Splits(Protocol):
-    """The part of an engine that is needed to find markers."""
+    """The part of an engine that finding markers takes."""
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, without special tokens."""
-        ...
 
     def decode(self, ids: Sequence[int]) -> str:
         """Token ids as text."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -150,7 +143,7 @@ def count_words(
         except ProbeError:
             if named is not None:
                 raise
-            continue  # a model whose tokenizer cannot write the word never says it
+            continue  # the tokenizer cannot write this word, so the model never says it
         if named is None:
             variants = tuple(ids for ids in variants if _is_clear(splits, traces, ids, text))
         words.append(_word(splits, traces, text, variants, n_tokens, named is not None))
@@ -170,7 +163,6 @@ def _word(
     n_tokens: int,
     named: bool,
 ) -> MarkerWord:
-    """Count a candidate."""
     at = [_sentences(splits, trace.thinking_ids, variants, text) for trace in traces]
     places = [
         p / trace.trace_tokens for trace, begins in zip(traces, at, strict=True) for p in begins

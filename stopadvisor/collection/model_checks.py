@@ -1,7 +1,7 @@
 """The preflight: check that thinking tags, cue and caps suit the model before anything is measured.
 
 The model thinks about up to sixteen fit questions, and is probed before its thinking, after a few
-tokens and at the end.  Wrong tags or a brittle cue then show as a failed check, not as a result.
+tokens and at the end.  Wrong tags or a brittle cue then fail a check instead of spoiling results.
 """
 
 from __future__ import annotations
@@ -26,17 +26,9 @@ from stopadvisor.runs.storage import write_json_atomically
 from stopadvisor.workload.questions import Question
 
 __all__ = [
-    "PREFLIGHT_QUESTIONS",
-    "CueExample",
-    "Preflight",
-    "PreflightReport",
-    "WrongExample",
-    "checked",
-    "keep_checks",
-    "run_preflight",
-    "with_shortage",
-    "worst",
-]
+    "PREFLIGHT_QUESTIONS", "CueExample", "Preflight", "PreflightReport", "WrongExample", "checked",
+    "keep_checks", "run_preflight", "with_shortage", "worst",
+]  # fmt: skip
 
 PREFLIGHT_QUESTIONS = 16
 
@@ -45,10 +37,10 @@ FAIL_BELOW, WARN_BELOW = 0.5, 0.9
 ACCURACY_WARN = 0.2
 """Share of right answers below which prompt, template, gold or grader is probably wrong."""
 CAP_WARN = 0.1
-"""Share of forced answers that may run into the cap."""
+"""Share of forced answers that may reach the cap."""
 EXAMPLES = 3
 SHOWN = 200
-"""Characters of a question that are shown."""
+"""Characters shown of a question."""
 
 _SEVERITY: tuple[Status, ...] = ("pass", "warn", "fail")
 
@@ -67,7 +59,7 @@ class CueExample:
 
 @dataclass(frozen=True)
 class WrongExample:
-    """A question that was answered wrong, so that the reader sees why."""
+    """A wrongly answered question, to show what went wrong."""
 
     id: str
     """The question."""
@@ -104,9 +96,9 @@ class PreflightReport(Preflight):
     wrong: tuple[WrongExample, ...]
     """Some wrong answers."""
     marker_words: MarkerFindings
-    """Words that begin sentences when the model doubts or checks."""
+    """Words with which the model begins sentences when it doubts or checks."""
     cost: ProbeCost | None
-    """Tokens that the plan's probes will decode; null until a pilot has settled their places."""
+    """Tokens that the plan's probes will decode; null until a pilot has chosen where to probe."""
 
 
 def run_preflight(
@@ -125,10 +117,10 @@ def run_preflight(
 ) -> PreflightReport:
     """Try the engine, the thinking tags and the cue on the first 16 fit questions.
 
-    A failed check is a result here, not an exception.  `grader` decides whether two answers are
-    equivalent, and which are right unless `right` does.  Marker words are those that a pilot has
-    counted in `markers`; else the `named` ones are counted, or the usual ones.  Traces of a `pilot`
-    are reused if they cover these questions.
+    A failed check is a result here, not an exception.  `grader` decides which answers are
+    equivalent, and which are right unless `right` does.  Marker words come from a pilot's
+    `markers`; without them, the `named` or the usual words are counted.  Traces of a `pilot` are
+    reused if they cover these questions.
     """
     questions = questions[:PREFLIGHT_QUESTIONS]
     prompts, trial = make_prompts(questions, template), trial_plan(plan)
@@ -177,7 +169,7 @@ _Report = TypeVar("_Report", bound=Preflight)
 
 
 def with_shortage(report: _Report, shortage: str | None) -> _Report:
-    """The report, with a first check that warns of too few questions, if they are."""
+    """The report, headed by a warning if there are too few questions."""
     if shortage is None:
         return report
     advice = "add questions: `probe` and `assess` refuse so few"
@@ -186,7 +178,7 @@ def with_shortage(report: _Report, shortage: str | None) -> _Report:
 
 
 def keep_checks(report: Preflight, file: Path, progress: Progress) -> None:
-    """Write a report, and show the warnings of its checks.
+    """Write a report, and show its warnings.
 
     Raises
     ------
@@ -215,25 +207,25 @@ def checked(name: str, status: Status, detail: str, advice: str) -> Check:
 
 
 def _markers(traces: Sequence[RawTrace], plan: ProbePlan) -> Check:
-    """The model thinks, and ends its thinking with the closer."""
+    """The model thinks, and closes its thinking."""
     thinking = sum(t.trace_tokens > 0 for t in traces)
     closed = sum(t.finish == "stop" and t.natural_text is not None for t in traces)
     ended = sum(t.finish == "stop" for t in traces) - closed
-    detail = f"{thinking}/{len(traces)} traces hold thinking, {closed} of all close it"
+    detail = f"{thinking}/{len(traces)} traces contain thinking, {closed}/{len(traces)} close it"
     if closed == 0:
         return Check(
             "markers",
             "fail",
             f"{detail} within {plan.max_think} tokens",
             "check --think-tags against the model's chat template, or raise --max-think; a closer "
-            "of plain words begins with the blank that the model writes before it",
+            "of plain words begins with the space that the model writes before it",
         )
     if ended:
         return checked(
             "markers",
             _below(1 - ended / len(traces)),
             f"{detail}, {ended} end without closing it, and so without an answer",
-            "choose a closer (--think-tags) that the model writes, with the blank before it, or "
+            "choose a closer (--think-tags) that the model writes, with the space before it, or "
             "ask for it in --prompt-template",
         )
     return checked(
@@ -255,12 +247,12 @@ def _truncation(traces: Sequence[RawTrace], plan: ProbePlan) -> Check:
 
 
 def _cue(questions: Sequence[Question], final: Sequence[RawProbe]) -> Check:
-    """Forced answers have the form of their task."""
+    """Forced answers parse as answers of their task."""
     unlike = [
         p.text for q, p in zip(questions, final, strict=True) if not normalize(q.task, p.text)
     ]
     parsed = len(final) - len(unlike)
-    seen = f", not for example {unlike[0][:60]!r}" if unlike else ""
+    seen = f", but not {unlike[0][:60]!r}" if unlike else ""
     return checked(
         "cue",
         _below(parsed / len(final)),
@@ -274,7 +266,7 @@ def _answer_cap(probes: Sequence[RawProbe], plan: ProbePlan) -> Check:
     return checked(
         "answer-cap",
         "warn" if full / len(probes) > CAP_WARN else "pass",
-        f"{full}/{len(probes)} forced answers run into the cap of {plan.cap} tokens",
+        f"{full}/{len(probes)} forced answers reach the cap of {plan.cap} tokens",
         "raise --cap, or choose a --cue that the model answers briefly",
     )
 
@@ -296,7 +288,7 @@ def _agreement(
         advice = "raise --max-think, or check --think-tags"
         return Check("agreement", "fail", detail, advice), None, ()
     same = [bool(a) and normalize(q.task, a) == normalize(q.task, b) for q, a, b in pairs]
-    # Only in math can equal values have different normal forms; there the grader decides.
+    # In math, equal values may have different normal forms, so the grader decides.
     unsure = [i for i, (q, a, _) in enumerate(pairs) if not same[i] and a and q.task == "math"]
     verdicts = grader.grade_many([("math", pairs[i][1], pairs[i][2]) for i in unsure])
     for i, equivalent in zip(unsure, verdicts, strict=True):
@@ -351,7 +343,7 @@ def _accuracy(
     ][:EXAMPLES]
     shown = "; ".join(
         f"{w.question[:60]!r}: gold {w.gold[:40]!r}, answered "
-        + ("nothing that can be read" if w.answer is None else repr(w.answer[:40]))
+        + ("nothing readable" if w.answer is None else repr(w.answer[:40]))
         for w in wrong
     )
     low = accuracy < ACCURACY_WARN
@@ -360,7 +352,7 @@ def _accuracy(
         "warn" if low else "pass",
         f"{accuracy:.0%} of {len(verdicts)} answers are right at the end of thinking"
         + (f" ({shown})" if low else ""),
-        "check prompt, template, gold and grader before anything is probed",
+        "check prompt, template, gold and grader before you probe",
     )
     return [check], accuracy, tuple(wrong)
 
@@ -368,15 +360,15 @@ def _accuracy(
 def _marker_words(words: MarkerFindings, traces: Sequence[RawTrace], plan: ProbePlan) -> Check:
     """A plan that probes before markers has markers, and the traces contain some."""
     seen = ", ".join(f"{word.text} {word.per_1000:.1f}" for word in words.used)
-    detail = f"{seen} per 1,000 thinking tokens; {words.without:.0%} of traces hold none"
+    detail = f"{seen} per 1,000 thinking tokens; {words.without:.0%} of traces contain none"
     if plan.schedule != "marker":
-        return Check("marker-words", "pass", detail if seen else "none of the usual ones is used")
+        return Check("marker-words", "pass", detail if seen else "none of the usual words occurs")
     if not plan.markers:
         return Check("marker-words", "fail", NO_MARKERS, "no markers, no probes before them")
     held = sum(bool(marker_positions(plan.markers, trace.thinking_ids)) for trace in traces)
     return checked(
         "marker-words",
         "pass" if held else "warn",
-        f"{held}/{len(traces)} traces hold a marker" + (f": {detail}" if seen else ""),
+        f"{held}/{len(traces)} traces contain a marker" + (f": {detail}" if seen else ""),
         "choose other words for --markers, or --schedule stride",
     )

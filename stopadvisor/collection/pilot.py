@@ -1,9 +1,9 @@
 """Choose, before the first probe, where thinking is cut and where traces are probed.
 
-The user's ``auto`` is settled by the model: its context bounds the cap, and the traces of a few fit
-questions choose the budgets of a grid, the distance of a stride, or the markers.  A recorded trace
-is refused, with its place in the file, unless the model could have produced it under the plan's
-cap.  No outcome of any question is used.
+The model settles what the user left ``auto``: its context bounds the cap, and its traces of a few
+fit questions choose the budgets of a grid, the stride, or the markers.  A recorded trace that the
+model could not have produced under the plan's cap is refused, with its place in the file.  No
+outcome is used.
 """
 
 from __future__ import annotations
@@ -24,38 +24,28 @@ from stopadvisor.probes.trigger import trace_positions
 from stopadvisor.workload.questions import Question, RecordedTrace
 
 __all__ = [
-    "CAP_STEP",
-    "MOST_SHARE",
-    "NO_MARKERS",
-    "ProbeCost",
-    "SettledPlan",
-    "auto_budgets",
-    "auto_stride",
-    "cue_ids",
-    "expected_cost",
-    "recorded_cap",
-    "settle_plan",
-    "thinking_cap",
+    "CAP_STEP", "MOST_SHARE", "NO_MARKERS", "ProbeCost", "SettledPlan", "auto_budgets",
+    "auto_stride", "cue_ids", "expected_cost", "recorded_cap", "settle_plan", "thinking_cap",
     "trial_plan",
-]
+]  # fmt: skip
 
 PILOT_QUESTIONS = 32
 PILOT_QUANTILE = 0.9
 EARLY = 32
 """A position early in the thinking, in tokens."""
 STRIDES = 32
-"""Number of probes of an `auto` stride in a trace of the pilot's 90th percentile length."""
+"""Probes that an `auto` stride takes in a trace of 90th-percentile length."""
 STRIDE_STEP = 16
 CAP_STEP = 64
 """An `auto` cap below the plan's is a multiple of this, which leaves room for longer prompts."""
 MOST_SHARE = 0.10
-"""Most tokens that ``auto`` lets probes decode, as a share of thinking, on average in the pilot."""
+"""Limit on what ``auto`` probes decode, as a share of thinking tokens, averaged over the pilot."""
 FEWEST_STRIDES = 4
-"""Stride probes that the longest trace keeps as long as there are markers to drop."""
+"""Stride probes that the longest trace keeps while there are markers to drop."""
 
 NO_MARKERS = (
     f"none of {len(CANDIDATES)} usual markers begins {LEAST_RATE:g} or more sentences per 1,000 "
-    "thinking tokens, so that --schedule marker has nowhere to probe: use --schedule stride, or "
+    "thinking tokens, so --schedule marker has nowhere to probe: use --schedule stride, or "
     "name the model's own words (--markers)"
 )
 
@@ -71,10 +61,10 @@ def thinking_cap(
     template: str | None = None,
     auto: bool = False,
 ) -> int:
-    """The cap on thinking: the plan's, if the model's context leaves that much to every question.
+    """Return the plan's cap on thinking, if the model's context has room for it.
 
-    `questions` are all that will be asked.  With `auto` a cap that does not fit is lowered instead
-    of refused.
+    `questions` are all that will be asked.  A cap that does not fit is refused, or lowered if
+    `auto`.
     """
     room = engine.longest_thinking(make_prompts(questions, template), plan)
     cap = plan.max_think
@@ -82,9 +72,9 @@ def thinking_cap(
         lower = room - room % CAP_STEP or room
         if not auto:
             raise ModelError(
-                f"--max-think must be at most {room}, got {cap}: the model's context leaves no "
-                f"more for thinking after the longest prompt; in a new run auto takes {lower}, to "
-                "leave room for longer ones"
+                f"--max-think must be at most {room}, got {cap}: the model's context has no room "
+                f"for more after the longest prompt; in a new run auto takes {lower}, to leave "
+                "room for longer prompts"
             )
         cap = lower
     if plan.budgets and plan.budgets[-1] > cap:
@@ -102,10 +92,10 @@ def recorded_cap(
     auto: bool,
     progress: Progress,
 ) -> int:
-    """The cap on thinking: the plan's, if no recorded thinking was cut before it.
+    """Return the plan's cap on thinking, if no recorded thinking was cut before it.
 
-    With `auto` it is lowered to the shortest thinking that was cut, instead of refusing that trace.
-    Thinking that contains the model's closer is refused.
+    Otherwise the earliest cut is refused, or becomes the cap if `auto`.  Thinking that contains the
+    model's closer is refused.
     """
     closer = engine.identity()["think_close"]["text"]
     cap = plan.max_think
@@ -113,8 +103,8 @@ def recorded_cap(
     for trace in (trace for question in questions for trace in question.traces):
         if closer in trace.thinking:
             raise WorkloadError(
-                f"{trace.where}: expected thinking that goes on to its end, got the model's own "
-                f"closer {closer!r} inside it"
+                f"{trace.where}: expected thinking without the model's closer, got {closer!r} "
+                "inside it"
             )
         if trace.reply is None and not trace.ended:
             cut.append((len(engine.encode(trace.thinking)), trace))
@@ -157,7 +147,7 @@ def auto_budgets(trace_lengths: Sequence[int]) -> tuple[int, ...]:
 
 
 def auto_stride(trace_lengths: Sequence[int]) -> int:
-    """Choose a stride with about `STRIDES` probes in a long trace; from 16 on, a multiple of 16.
+    """Choose a stride with about `STRIDES` probes in a long trace; a multiple of 16 from 16 on.
 
     Examples
     --------
@@ -173,9 +163,9 @@ def _long_trace(trace_lengths: Sequence[int], least: float, option: str) -> floa
     long = float(np.quantile(trace_lengths, PILOT_QUANTILE)) if len(trace_lengths) else 0.0
     if long < least:
         raise ProbeError(
-            f"the pilot's {len(trace_lengths)} traces must hold thinking to choose budgets from, "
-            f"got a 90th percentile of {long:g} tokens; give {option}, or check that thinking "
-            "is switched on (--chat-template-kwargs) and --think-tags"
+            f"the pilot's {len(trace_lengths)} traces must contain thinking to choose budgets "
+            f"from, got a 90th percentile of {long:g} tokens; give {option}, or check --think-tags "
+            "and that thinking is switched on (--chat-template-kwargs)"
         )
     return long
 
@@ -183,19 +173,19 @@ def _long_trace(trace_lengths: Sequence[int], least: float, option: str) -> floa
 def trial_plan(plan: ProbePlan) -> ProbePlan:
     """Full thinking, probed before it begins, early and at its end."""
     positions = {0, min(EARLY, plan.max_think), plan.max_think}
-    # Visible answers look like natural ones, which are there already.
+    # Visible answers would look like the natural ones, which a trace has anyway.
     return replace(plan.at_budgets(*sorted(positions)), on_stop="probe")
 
 
 @dataclass(frozen=True)
 class SettledPlan:
-    """A plan without anything ``auto``, and the findings of the pilot."""
+    """A plan with nothing left ``auto``, and the pilot's findings."""
 
     plan: ProbePlan
     markers: MarkerFindings | None = None
     """Word counts of the pilot; None if it counted none, or ``auto`` found no marker."""
     remark: str = ""
-    """Why fewer places are probed than the pilot chose; continues a sentence."""
+    """Why fewer places are probed than the pilot chose, to end a sentence with."""
     pilot: Sequence[RawTrace] = ()
     """Traces of the first fit questions; empty if no pilot was needed."""
 
@@ -211,7 +201,7 @@ def settle_plan(
 ) -> SettledPlan:
     """Settle budgets, stride and markers, with a pilot of 32 fit questions if any is ``auto``.
 
-    The plan's cap is settled already.  If a ``marker`` schedule finds no markers, the returned plan
+    The plan's cap must be settled.  If a ``marker`` schedule finds no markers, the returned plan
     has none; see `NO_MARKERS`.
     """
     is_auto = plan.schedule == "auto"
@@ -263,19 +253,19 @@ def _thinned(plan: ProbePlan, traces: Sequence[RawTrace]) -> ProbePlan:
     return plan
 
 
-# --- What that costs ------------------------------------------------------------------------------
+# --- Expected cost --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class ProbeCost:
-    """Tokens that probing a question decodes on top of its thinking, on average."""
+    """Mean tokens that probing a question decodes on top of its thinking."""
 
     probes: float
     """Probes per question."""
     decoded_tokens: float
     """Tokens of all forced answers, and of visible ones with on-stop ``answer``."""
     share_of_thinking: float | None
-    """These tokens as a share of the thinking tokens; None if there was no thinking."""
+    """`decoded_tokens` as a share of thinking tokens; None if there was no thinking."""
 
     def __str__(self) -> str:
         share = "" if self.share_of_thinking is None else f", {self.share_of_thinking:.0%} of its"
@@ -288,7 +278,7 @@ class ProbeCost:
 def expected_cost(
     plan: ProbePlan, traces: Sequence[RawTrace], answer_tokens: float
 ) -> ProbeCost | None:
-    """Estimate the tokens that a plan's probes will decode; None if its places are not settled.
+    """Estimate the tokens that a plan's probes will decode; None if it has no positions yet.
 
     `answer_tokens` is the mean length of a forced answer.
     """
@@ -297,7 +287,7 @@ def expected_cost(
     counts, decoded = [], []
     for trace in traces:
         length = trace.trace_tokens
-        # Budgets at or beyond the end share one probe.
+        # Budgets at or past the end share one probe.
         places = {min(at, length) for at in trace_positions(plan, trace.thinking_ids).probed}
         live = sum(at < length for at in places)
         visible = live * trace.natural_tokens if plan.on_stop == "answer" else 0

@@ -1,4 +1,4 @@
-"""Settings of probing, chosen before a model is loaded, and the summary at its end."""
+"""Settings of probing, chosen before a model is loaded, and its summary."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = [
 ]  # fmt: skip
 
 REPEATED = 50
-"""Fit questions of a workload without gold that are asked a second time."""
+"""Fit questions that are asked twice if the workload has no gold."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ class ProbeSettings:
     cue: str = CUES["terse"]
     on_stop: OnStop = "probe"
     schedule: Schedule = "auto"
-    """``auto`` becomes ``grid`` where `budgets` are named."""
+    """``auto`` becomes ``grid`` if `budgets` are given."""
     every: int | None = None
-    """Distance between probes; None lets a pilot choose, unless `budgets` are named."""
+    """Distance between probes; None lets a pilot choose, unless `budgets` are given."""
     markers: tuple[str, ...] | None = None
-    """Words that begin a sentence; None for those that a pilot finds."""
+    """Words that begin a sentence; None lets a pilot find them."""
     marker_ids: tuple[tuple[int, ...], ...] = ()
     """Token ids of the markers; empty until an engine has encoded them."""
     min_gap: int = ProbePlan.min_gap
@@ -77,7 +77,7 @@ class ProbeSettings:
     """None for the engine's own size."""
     limit: int | None = None
     entropy: str = "auto"
-    """``auto`` is the whole vocabulary for a local model, else what the server gives."""
+    """``auto`` is the whole vocabulary for a local model, otherwise what the server offers."""
     prompt_template: str | None = None
     split: tuple[float, float, float] | None = None
     """Shares of fit, calibration and test; None for `default_split`."""
@@ -86,18 +86,18 @@ class ProbeSettings:
     grader: str | None = None
     """``MODULE:FUNCTION`` that grades answers; ``gold`` or None compares them with gold."""
     task: str | None = None
-    """Task of questions that name none; None guesses it from their gold."""
+    """Task of questions that name none; None guesses it from gold."""
     traces: Path | None = None
-    """File of recorded traces of the questions; None if the model is to think."""
+    """File of recorded traces; None if the model is to think."""
     assumed_task: str = ASSUMED_TASK
-    """Task of questions with neither task nor gold; the policy's, when probing like a policy."""
+    """Task of questions with neither task nor gold; the policy's when probing for a policy."""
 
     def __post_init__(self) -> None:
         if self.schedule == "auto" and self.budgets is not None:
             object.__setattr__(self, "schedule", "grid")
 
     def for_engine(self, engine: Engine) -> ProbeSettings:
-        """These settings, with an ``auto`` entropy and the tokens of markers from the engine."""
+        """These settings, with ``auto`` entropy and marker ids filled in by the engine."""
         entropy = engine.capabilities.entropy if self.entropy == "auto" else self.entropy
         words = self.markers or ()
         ids = sorted({ids for word in words for ids in sentence_ids(engine, word)})
@@ -125,7 +125,7 @@ class ProbeSettings:
 
     @property
     def auto(self) -> set[str]:
-        """Names of the fields that the model's context or a pilot settles; see `build_manifest`."""
+        """Fields that the model's context or a pilot settles; see `build_manifest`."""
         is_auto = {
             "budgets": self.budgets is None,
             "max_think": self.max_think is None,
@@ -140,7 +140,7 @@ class ProbeSettings:
         return self.split or default_split(len(workload.questions))
 
     def plan(self) -> ProbePlan:
-        """The plan before a model is loaded; `auto` budgets are empty, an `auto` cap the longest.
+        """The plan before a model is loaded: no `auto` budgets, and the longest `auto` cap.
 
         `pilot.thinking_cap` and `pilot.settle_plan` settle them later.
         """
@@ -180,21 +180,21 @@ def _remarks(workload: Workload, settings: ProbeSettings) -> list[str]:
     n, labelled = len(workload.questions), workload.n_labelled
     if workload.assumed_task is not None:
         remarks.append(
-            f"task {workload.assumed_task!r} taken for questions without task and gold; --task "
-            "names another"
+            f"task {workload.assumed_task!r} assumed for questions with neither task nor gold; "
+            "--task names another"
         )
     if labelled < n:
         count = f"{n - labelled} of {n} questions have" if labelled else "the questions have"
         remarks.append(
-            f"{count} no gold: a part of the split that holds such counts a reply as right where "
-            "it agrees with what full thinking answers"
+            f"{count} no gold: parts of the split with such questions count a reply as right if it "
+            "agrees with full thinking's answer"
         )
     if settings.recorded is not None:
         asked = {question.key for question in workload.questions}
         others = sum(len(t) for key, t in settings.recorded.by_key.items() if key not in asked)
         if others:
             remarks.append(
-                f"{others} recorded traces are of no question of {workload.path}: left out"
+                f"left out {others} recorded traces, of questions that {workload.path} lacks"
             )
     return remarks
 
@@ -202,7 +202,7 @@ def _remarks(workload: Workload, settings: ProbeSettings) -> list[str]:
 def fit_questions(workload: Workload, settings: ProbeSettings) -> list[Question]:
     """The questions that pilot and preflight may look at, in the workload's order.
 
-    They come from the whole workload, so that a `limit` does not change the budgets.
+    Drawn from the whole workload, so that a `limit` does not change the budgets.
     """
     keys = [q.group_key for q in workload.questions]
     parts = assign_parts(keys, seed=settings.seed, fractions=settings.shares(workload))
@@ -214,7 +214,7 @@ def trial_questions(
 ) -> tuple[list[Question], str | None]:
     """Fit questions for a preflight without a run, and which part of the split would be too small.
 
-    WorkloadError if there is no fit question.
+    Raises WorkloadError: there is no fit question.
     """
     fit = fit_questions(workload, settings)
     shortage = _too_few(workload, settings, workload.questions)
@@ -228,8 +228,8 @@ def repeated_questions(
 ) -> list[Question]:
     """Fit questions to ask twice, to see how often full thinking disagrees with itself.
 
-    Chosen by the hash of their content, so that a sorted file gives no biased sample.  None unless
-    the model `draws` its tokens: else a second trace would be the same.
+    Chosen by content hash, so that a sorted file gives no biased sample.  Empty unless the model
+    `draws` its tokens: otherwise the second trace would equal the first.
     """
     if settings.traces is not None or not draws or workload.n_labelled:
         return []
@@ -240,7 +240,7 @@ def repeated_questions(
 def _too_few(
     workload: Workload, settings: ProbeSettings, questions: Sequence[Question]
 ) -> str | None:
-    """Say which part would be too small, and how many questions are needed; None if none is.
+    """Name the part that would be too small, and how many questions it takes; None if none is.
 
     Duplicates and groups count once.
     """
@@ -286,11 +286,11 @@ class ProbeSummary:
     new: int
     """Traces that this call added; of a ladder, questions."""
     schedule: str
-    """`grid`, `stride`, `marker`, or `ladder` where whole replies were asked for."""
+    """`grid`, `stride`, `marker`, or `ladder` for whole replies."""
     budgets: tuple[int, ...]
     """Thinking tokens at each checkpoint; with a stride or markers, only in traces that long."""
     every: int | None
-    """Distance between probes; null on a grid, or if budgets were named."""
+    """Distance between probes; null on a grid, or if budgets were given."""
     markers: tuple[str, ...]
     """Words before which answers are forced; empty unless `marker`."""
     max_think: int

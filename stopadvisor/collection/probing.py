@@ -1,7 +1,7 @@
 """Probe a workload into a run directory, or only check on a few questions that it would work.
 
-`probe` does everything from a workload's path to its graded probes; `try_questions` stops after the
-preflight.  Both show outcomes of fit questions only.
+`probe` goes from a workload's path to graded probes; `try_questions` stops after the preflight.
+Both show outcomes of fit questions only.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ OpenEngine = Callable[[], AbstractContextManager[Engine]]
 def probe(
     settings: ProbeSettings, opened: OpenEngine, progress: Progress, *, whole: bool = False
 ) -> ProbeSummary:
-    """Probe the questions of a workload that its run does not hold yet.
+    """Probe the questions that the run of a workload lacks.
 
     In this order: read the workload and check its split, load the model, open or begin the run (a
     pilot on fit questions fixes `auto` budgets in its manifest), pass the preflight, ask the
-    questions.  The model is loaded only when nothing else is left to refuse.  With `whole`, a
-    `limit` is refused if it leaves a part too small to be assessed.
+    questions.  Everything that can be refused without the model is refused first.  With `whole`, a
+    `limit` is refused if it leaves a part too small to assess.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def probe(
     OutputError
         The run cannot be written.
     ProbeError
-        The run directory holds something else, or another process writes it.
+        The run directory contains something else, or another process is writing it.
     PreflightError
         A check of the engine failed.
     GraderError
@@ -138,7 +138,7 @@ class _Probing:
     graders: Graders
     progress: Progress
     reported: set[str] = field(default_factory=set)
-    """Remarks of the engine that were shown already."""
+    """Remarks of the engine that were already shown."""
 
     @cached_property
     def fit(self) -> list[Question]:
@@ -154,7 +154,7 @@ class _Probing:
             and self.engine.temperature(settings.plan()) == 0
         ):
             raise ModelError(
-                "the model's own settings always take the likeliest token, so that all traces of a "
+                "the model's own settings always take the likeliest token, so all traces of a "
                 f"question would be equal, got --samples {settings.samples}: give --temperature"
             )
         path, manifest = self._described(settings.shares(self.workload))
@@ -177,7 +177,7 @@ class _Probing:
         return report
 
     def _described(self, fractions: tuple[float, float, float]) -> tuple[Path, dict[str, Any]]:
-        """The run's place and manifest under a split."""
+        """The run's path and manifest under a split."""
         recorded = self.settings.recorded
         manifest = build_manifest(
             self.engine.identity(),
@@ -206,7 +206,7 @@ class _Probing:
         begun = RunDirectory.resume(path, manifest)
         plan = begun.plan if begun else self.settings.plan()
         plan = self._with_cap(plan, auto=self.settings.max_think is None and not begun)
-        # Resumed with the same batches, it writes the same bytes as an uninterrupted run.
+        # With the same batches a resumed run writes the same bytes as an uninterrupted one.
         recorded = begun.manifest.get("batch_size") if begun else None
         batch_size = self.settings.batch_size or recorded
         batch_size = batch_size or _choose_batch_size(self.engine, plan)
@@ -221,8 +221,8 @@ class _Probing:
         repeated = repeated_questions(self.workload, self.settings, draws=draws)
         if repeated and self.settings.samples == 1:
             self.progress.remark(
-                f"{len(repeated)} fit questions think twice, to see how often full thinking gives "
-                "another answer"
+                f"{len(repeated)} fit questions are asked twice, to see how often full thinking "
+                "changes its answer"
             )
         self._pass_remarks_on()
         began = time.monotonic()
@@ -282,7 +282,7 @@ class _Probing:
         return [{"text": text, "ids": [list(i) for i in ids]} for text, ids in words.items()]
 
     def _preflight(self, run: RunDirectory, pilot: Sequence[RawTrace], batch_size: int) -> None:
-        """Check the engine, unless an earlier call has passed."""
+        """Check the engine, unless it passed in an earlier call."""
         file = run.path / "preflight.json"
         if _passed(file):
             return
@@ -295,7 +295,7 @@ class _Probing:
     def _with_cap(self, plan: ProbePlan, *, auto: bool) -> ProbePlan:
         """The plan with a cap on thinking that fits the model's context and recorded traces.
 
-        Unless `auto`, as in a run that has begun, questions that are too long are refused.
+        Unless `auto`, questions that are too long are refused, as in a run that has begun.
         """
         engine, questions, progress = self.engine, self.workload.questions, self.progress
         longest = recorded_cap(engine, questions, plan, auto=auto, progress=progress)
@@ -304,8 +304,8 @@ class _Probing:
         cap = thinking_cap(engine, questions, plan, template=template, auto=auto)
         if cap != plan.max_think:
             progress.remark(
-                f"max-think: {cap} tokens: the model's context leaves fewer than {cap + CAP_STEP} "
-                "after the longest prompt"
+                f"max-think: {cap} tokens: the model's context has room for fewer than "
+                f"{cap + CAP_STEP} after the longest prompt"
             )
         return replace(plan, max_think=cap)
 
@@ -350,8 +350,7 @@ def _passed(file: Path) -> bool:
 
 
 def _choose_batch_size(engine: Engine, plan: ProbePlan) -> int:
-    """The engine's own batch size."""
-    # Until a grid is chosen, assume the memory that the paper's needs.
+    # Until a grid is chosen, assume that it takes as much memory as the paper's.
     if plan.schedule == "grid" and not plan.budgets:
         plan = replace(plan, budgets=PAPER_BUDGETS)
     return engine.auto_batch_size(plan)

@@ -1,8 +1,8 @@
-"""Ask the rungs of a ladder: every question to record their replies, or a few to check them.
+"""Ask the rungs of a ladder every question to record their replies, or a few to check them.
 
 Each reply is written to ``asked.jsonl`` as it arrives.  Once all rungs have replied to a question,
-its replies are graded and written to ``replies.jsonl``.  The first fit questions are checked before
-the others are asked.  Nothing here shows an outcome.
+its replies are graded and written to ``replies.jsonl``.  The first fit questions are asked and
+checked before all others.  Nothing here shows an outcome.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ ASKED = "asked.jsonl"
 """Replies as they arrived, one per line; an interrupted run resumes from it."""
 _EFFORT_LEVEL = 0.05
 _CUT_WARN = 0.5
-"""Warn if more of a cheap rung's replies are cut: each is paid for in vain."""
+"""Warn if a larger share of a cheap rung's replies is cut: each is paid for in vain."""
 _SELF_WARN = 0.05
-"""Warn if the reference contradicts itself on a larger share of questions."""
+"""Warn if the reference contradicts itself on a larger share of the questions."""
 
 
 def record_replies(
@@ -98,7 +98,7 @@ def record_replies(
 
 
 def try_rungs(settings: ProbeSettings, engine: EngineSettings, progress: Progress) -> Preflight:
-    """Check the rungs of the engine's ladder on fit questions alone; like `try_questions`."""
+    """Check the rungs of the engine's ladder on fit questions; like `try_questions`."""
     fit, shortage = trial_questions(settings.read(), settings)
     fit = fit[:PREFLIGHT_QUESTIONS]
     # A wrong grader is refused here, not by the recording.
@@ -117,20 +117,19 @@ _Rows = Sequence[Sequence[RungAnswer]]
 
 @dataclass(frozen=True)
 class _Replies:
-    """Replies of the rungs so far, and how to ask for those that are missing."""
+    """The rungs' replies so far, and how to ask for the missing ones."""
 
     template: str | None
     progress: Progress
     servers: RungServers
-    each: AskEach
+    ask_each: AskEach
     known: dict[tuple[str, str, int], RungAnswer] = field(default_factory=dict)
-    """By id and key of a question, and column; one column more holds a second reply of the
-    reference."""
+    """By question's id and key and by column; an extra one holds the reference's second reply."""
 
     def missing(
         self, questions: Sequence[Question], *, again: bool = False
     ) -> list[tuple[Question, int]]:
-        """Questions and columns without a reply; with `again`, also a reference's second one."""
+        """Questions and columns without a reply; with `again`, the reference's second one too."""
         ladder = self.servers.ladder
         width = len(ladder.columns) + (again and ladder.reference.repeat == 1)
         asked = [(q, k) for q in questions for k in range(width)]
@@ -152,7 +151,7 @@ class _Replies:
             rung, prompt = item
             return await self.servers.ask(rung, prompt, max_tokens=rung.max_tokens, logprobs=True)
 
-        for number, answer in self.each(asked, ask, self.servers.size):
+        for number, answer in self.ask_each(asked, ask, self.servers.size):
             question, column = missing[number]
             self.known[question.id, question.key, column] = answer
             self.progress.advance(1, answer.completion_tokens)
@@ -181,7 +180,7 @@ class _Replies:
 
 @dataclass(frozen=True)
 class _Recording:
-    """One recording, while the run's lock is held."""
+    """One recording, made under the run's lock."""
 
     run: RunDirectory
     replies: _Replies
@@ -219,7 +218,6 @@ class _Recording:
         return summary_of(run, len(new), time.monotonic() - began)
 
     def _read(self) -> None:
-        """Read the replies of earlier calls."""
         set_aside_tail(self.run.path / ASKED, "asked.partial")
         if note := self.run.repair():
             self.replies.progress.remark(note)
@@ -234,9 +232,8 @@ class _Recording:
                 raise ProbeError(f"{where}: not a reply: {error}") from error
 
     def _ask(self, questions: Sequence[Question], *, again: bool = False) -> None:
-        """Ask for the missing replies, and keep each."""
         for question in questions:
-            self._grade(question)  # if a call was killed between its last reply and its grade
+            self._grade(question)  # a call may have been killed between last reply and grade
         missing = self.replies.missing(questions, again=again)
         for question, column, answer in self.replies.arriving(missing):
             row = {"id": question.id, "key": question.key, "column": column, **asdict(answer)}
@@ -268,16 +265,16 @@ def _of_rung(rung: Rung, rows: _Rows, most: float) -> Iterator[Check]:
     replies = [answer for row in rows for answer in row]
     down = [answer.down for answer in replies if answer.down is not None]
     came = len(replies) - len(down)
-    detail = f"{came} of {len(replies)} replies came" + "".join(f": {why}" for why in down[:1])
+    detail = f"{came} of {len(replies)} replies arrived" + "".join(f": {why}" for why in down[:1])
     status: Status = "fail" if not came else "warn" if down else "pass"
-    yield checked(f"rung {rung.name}", status, detail, "questions that it refuses climb past it")
+    yield checked(f"rung {rung.name}", status, detail, "questions it does not answer climb past it")
     cut = sum(not answer.finished for answer in replies) - len(down)
     at = "its server's own limit" if rung.max_tokens is None else f"max_tokens {rung.max_tokens}"
     yield checked(
         f"length of {rung.name}",
         "pass" if cut <= most * came else "warn",
         f"{cut} of {came} replies were cut",
-        f"a reply that is cut is no answer: raise max_tokens in ladder.toml ({at} now)",
+        f"a cut reply is no answer: raise max_tokens in ladder.toml ({at} now)",
     )
 
 
@@ -294,8 +291,8 @@ def _effort(lower: Rung, higher: Rung, rows: _Rows, others: _Rows) -> Check:
         f"effort of {lower.name} and {higher.name}",
         "pass" if p_value <= _EFFORT_LEVEL else "warn",
         f"{means[0]:.0f} and {means[1]:.0f} tokens on average in {len(pairs)} questions",
-        f"the server seems to ignore reasoning_effort {lower.reasoning_effort!r} against "
-        f"{higher.reasoning_effort!r}: see what its model takes, such as chat_template_kwargs",
+        f"the server seems to ignore reasoning_effort ({lower.reasoning_effort!r} and "
+        f"{higher.reasoning_effort!r}): see what its model takes, such as chat_template_kwargs",
     )
 
 
@@ -309,6 +306,6 @@ def _against_itself(rung: Rung, tasks: Sequence[str], twice: _Rows) -> Check:
         f"{rung.name} against itself",
         "pass" if differing <= _SELF_WARN * len(twice) else "warn",
         f"{differing} of {len(twice)} questions get another answer the second time",
-        "a promise about differing or lost replies counts this as well, whatever a rung answers; "
-        "one about the drop of accuracy does not",
+        "a promise about differing or lost replies counts these too, whatever a rung answers; one "
+        "about the drop in accuracy does not",
     )

@@ -88,7 +88,7 @@ def test_it_is_named_with_its_version_and_its_modules_hash(module: Path) -> None
     with FunctionGrader("mine:versioned") as grader:
         assert grader.identity["grader"] == "mine:versioned (v2)"
         assert grader.identity["grader_sha256"] == digest
-        assert len(grader._workers.each) == 3
+        assert len(grader._workers.pool) == 3
         assert grader.grade_many(items("1", "2", "3", "4"), ["Q"] * 4) == [True] * 4
     module.write_text(MODULE + "# another\n")
     with FunctionGrader("mine:same") as grader:
@@ -101,8 +101,8 @@ def test_what_it_cannot_tell_is_counted() -> None:
         verdicts = grader.grade_many(asked, ["Q"] * len(asked))
         assert verdicts == [True, None, None, None, None, False, True, None]
         (remark,) = grader.remarks()
-    assert "mine:odd could not tell of 4 of 6 different answers" in remark
-    assert "most often (2): it ran out of time, or took its process down" in remark
+    assert "mine:odd could not judge 4 of 6 distinct answers" in remark
+    assert "most often (2): it ran out of time or killed its process" in remark
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_the_function_may_be_in_a_package(tmp_path: Path) -> None:
 
 def test_a_process_that_was_killed_is_replaced() -> None:
     with FunctionGrader("mine:same") as grader:
-        process = grader._workers.each[0]._process
+        process = grader._workers.pool[0]._process
         assert process is not None
         process.kill()
         process.wait()

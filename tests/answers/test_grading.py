@@ -132,7 +132,7 @@ def test_hanging_answers_are_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     items = [("math", "\\frac{1}{2}", "\\frac{3}{6}"), ("math", "5", "2003^{2002^{2001}}")]
     with Grader(timeout_s=0.3) as grader:
         assert grader.grade_many(items) == [True, False]
-        assert grader._workers.each[0]._process is None
+        assert grader._workers.pool[0]._process is None
         monkeypatch.setattr(subprocess, "Popen", no_process)
         assert not grader.grade(*items[1]), "remembered"
 
@@ -146,7 +146,7 @@ def test_works_outside_the_main_thread_and_from_anywhere_and_leaves_no_process(
     graders = [Grader()]
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(lambda: graders[0].grade("math", "x+1", "1+x")).result()
-    process = graders[0]._workers.each[0]._process
+    process = graders[0]._workers.pool[0]._process
     assert process is not None
     assert process.poll() is None
     graders.clear()  # nobody closed it

@@ -72,7 +72,7 @@ def test_a_grader_stands_in_manifest_policy_and_claim(call: Call) -> None:
     assert grading["grader"] == "graders:strict"
     (remark,) = (r for r in assess(call) if "graders:strict" in r)
     assert f"(SHA-256 {grading['grader_sha256'][:12]})" in remark
-    assert re.search(r"differs from comparison with gold on 0 of \d\d+ different answers", remark)
+    assert re.search(r"differs from comparison with gold on 0 of \d\d+ distinct answers", remark)
     policy = load_policy(calibrated(call))
     function = {"name": "graders:strict", "sha256": grading["grader_sha256"]}
     assert policy.content["certificate"]["grader"] == function
@@ -94,10 +94,10 @@ def test_grades_are_the_functions_and_what_it_cannot_tell_is_counted(call: Call)
     assert untold.cannot_tell == 1 + sum(bool(c.answer) for c in untold.checkpoints)
     assert not untold.natural_correct
     remarks = assess(call)
-    (count,) = (r for r in remarks if "could not tell" in r)
-    assert f"could not tell of {untold.cannot_tell} recorded answers" in count
+    (count,) = (r for r in remarks if "could not judge" in r)
+    assert f"could not judge {untold.cannot_tell} recorded answers" in count
     (differs,) = (r for r in remarks if "differs from comparison" in r)
-    found = re.search(r"on (\d+) of (\d+) different answers", differs)
+    found = re.search(r"on (\d+) of (\d+) distinct answers", differs)
     assert found is not None
     assert 0 < int(found[1]) < int(found[2])
 
@@ -169,7 +169,7 @@ def test_what_cannot_be_had_ends_before_the_model_is_loaded(
 def test_typed_labels_are_for_runs_that_gold_grades(call: Call) -> None:
     write_sums(Path("sums.jsonl"), 300, gold=False)
     probed(call, "--task", "numeric", "--grader", "graders:strict")
-    assert any("graders:strict was not asked" in remark for remark in assess(call))
+    assert any("graders:strict was never called" in remark for remark in assess(call))
     assert "typed labels are compared as gold" in call.refused(
         "label", "run", "--alpha", "0.15", "--export", "labels.csv"
     )
@@ -193,7 +193,7 @@ def test_recorded_answers_are_graded_by_a_function(call: Call) -> None:
     write(line | asked, other)
     code, _, err = call(*words)
     assert code == 0, err
-    assert "graders:lenient could not tell of 2 of 4 different answers" in err
+    assert "graders:lenient could not judge 2 of 4 distinct answers" in err
     assert manifest()["grading"]["grader"] == "graders:lenient"
     unsure, sure = RunDirectory.load(Path("run")).records()
     assert (unsure.cannot_tell, unsure.natural_correct) == (3, False)

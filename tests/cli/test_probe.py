@@ -91,7 +91,7 @@ def test_a_run_keeps_the_split_it_began_with(bench: Bench) -> None:
     write_sums(bench.file, 100, gold=False)
     words = ("--no-preflight", "--out", bench.out)
     bench("--split", "25/75/0", "--limit", "60", *words)
-    assert "33 fit questions think twice" in bench(*words)[2]
+    assert "33 fit questions are asked twice" in bench(*words)[2]
 
 
 def test_auto_budgets_are_frozen_by_a_pilot_on_fit_questions(bench: Bench) -> None:
@@ -158,8 +158,8 @@ def test_a_workload_without_gold_is_probed_and_said_to_be_one(bench: Bench) -> N
     write_sums(bench.file, 100, gold=False)
     code, _, err = bench("--out", bench.out)
     assert code == 0, err
-    assert "task 'math' taken for questions without task and gold; --task names another" in err
-    assert "the questions have no gold: a part of the split that holds such counts a reply" in err
+    assert "task 'math' assumed for questions with neither task nor gold; --task names" in err
+    assert "the questions have no gold: parts of the split with such questions count a reply" in err
     run = bench.run
     records = run.records()
     fit = run.table().keys
@@ -173,7 +173,7 @@ def test_a_workload_without_gold_is_probed_and_said_to_be_one(bench: Bench) -> N
 
 def test_without_gold_fifty_fit_questions_think_twice(bench: Bench) -> None:
     write_sums(bench.file, 150, gold=False)
-    assert "50 fit questions think twice" in bench("--out", bench.out)[2]
+    assert "50 fit questions are asked twice" in bench("--out", bench.out)[2]
     assert sum(record.sample for record in bench.run.records()) == 50
 
 
@@ -188,7 +188,7 @@ def test_an_auto_cap_is_settled_once_and_stands_in_the_manifest(bench: Bench) ->
     run = bench.run
     assert (run.plan.max_think, run.manifest["requested_max_think"]) == (448, "auto")
     assert "at 448 thinking tokens" in out
-    assert "max-think: 448 tokens: the model's context leaves fewer than 512 after" in err
+    assert "max-think: 448 tokens: the model's context has room for fewer than 512 after" in err
     assert {plan.max_think for _, plan in bench.engine.calls} == {448}
 
     write_sums(bench.file, 130)  # grown, with prompts that are longer by a token at most

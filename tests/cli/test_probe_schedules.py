@@ -156,7 +156,7 @@ def test_the_cost_is_said_before_probing_begins(bench: Bench) -> None:
 
 def test_a_model_without_markers_is_refused_by_probe(bench: Bench) -> None:
     bench.engine = ScriptedEngine(faults=frozenset({"never-waits"}))
-    assert "so that --schedule marker has nowhere to probe: use --schedule stride" in bench.refused(
+    assert "so --schedule marker has nowhere to probe: use --schedule stride" in bench.refused(
         "--schedule", "marker"
     )
     assert not bench.out.exists()  # nothing was collected
@@ -169,7 +169,7 @@ def test_a_model_without_markers_fails_preflight_for_markers_alone(bench: Bench)
     assert "--schedule marker has nowhere to probe" in " ".join(out.split())
     code, out, _ = bench(command="preflight")
     assert code == 0
-    assert "marker-words  ok: none of the usual ones is used" in out
+    assert "marker-words  ok: none of the usual words occurs" in out
 
 
 def test_preflight_shows_the_markers(bench: Bench) -> None:
@@ -190,5 +190,5 @@ def test_a_named_word_that_no_trace_holds_is_warned_of(bench: Bench) -> None:
     words = ("--schedule", "marker", "--every", "9", "--markers", "Hmm")
     code, out, _ = bench(*words, command="preflight")
     assert code == 0
-    assert "marker-words warning: 0/16 traces hold a marker" in " ".join(out.split())
+    assert "marker-words warning: 0/16 traces contain a marker" in " ".join(out.split())
     assert "Wait" not in out  # words that are named are the only ones that are counted

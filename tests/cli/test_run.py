@@ -77,7 +77,7 @@ def test_a_grader_says_what_is_right(bench: Bench, monkeypatch: pytest.MonkeyPat
     assert (document["labelled"], document["accuracy"]) == (N, (N - 1) / N)
     graded, untold = document["remarks"][-2:]
     assert graded.startswith("these answers are graded by graders:all_right (SHA-256")
-    assert "could not tell of 1 of" in untold
+    assert "could not judge 1 of" in untold
     # Answers under another grader are other answers.
     assert "setting" in bench.refused("--quiet")
 

@@ -487,7 +487,7 @@ def test_natural_answers_are_compared_with_gold_too(bench: Bench) -> None:
     )
     run.probes_path.write_text(lines)
     (remark,) = remarks_on_grader(run)
-    assert re.search(r"differs from comparison with gold on [1-9]\d* of \d+ different", remark)
+    assert re.search(r"differs from comparison with gold on [1-9]\d* of \d+ distinct", remark)
 
 
 # --- Without gold -------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ class Fast:
 
 
 def byte_level() -> Fast:
-    """Words with the blank before them, as GPT and Qwen split."""
+    """Words with the space before them, as GPT and Qwen split."""
     backend = Tokenizer(BPE())
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [

@@ -63,14 +63,14 @@ def test_without_gold_agreement_is_all_there_is(questions: tuple[Question, ...])
 @pytest.mark.parametrize(
     ("fault", "name", "status", "detail"),
     [
-        ("never-closes", "markers", "fail", "0 of all close it within 256 tokens"),
+        ("never-closes", "markers", "fail", "0/16 close it within 256 tokens"),
         ("never-closes", "agreement", "fail", "no trace ends with a visible answer"),
         ("never-closes", "truncation", "warn", "16/16 traces are cut"),
         ("ends-unclosed", "markers", "warn", "end without closing it, and so without an answer"),
-        ("no-thinking", "markers", "fail", "0/16 traces hold thinking"),
-        ("brittle-cue", "cue", "fail", "0/16 forced answers parse, not for example 'I am not"),
+        ("no-thinking", "markers", "fail", "0/16 traces contain thinking"),
+        ("brittle-cue", "cue", "fail", "0/16 forced answers parse, but not 'I am not"),
         ("disagrees", "agreement", "fail", "0% of forced answers"),
-        ("rambles", "answer-cap", "warn", "48/48 forced answers run into the cap"),
+        ("rambles", "answer-cap", "warn", "48/48 forced answers reach the cap"),
     ],
 )
 def test_each_fault_is_caught(

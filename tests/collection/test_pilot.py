@@ -96,7 +96,7 @@ def test_auto_budgets_rise_from_zero_to_the_ninetieth_percentile(lengths: list[i
 
 @pytest.mark.parametrize("lengths", [[], [0, 0, 0]], ids=["no traces", "no thinking"])
 def test_auto_budgets_need_thinking(lengths: list[int]) -> None:
-    with pytest.raises(ProbeError, match="must hold thinking"):
+    with pytest.raises(ProbeError, match="must contain thinking"):
         auto_budgets(lengths)
 
 
@@ -108,7 +108,7 @@ def test_an_auto_stride_is_a_round_part_of_a_long_trace(length: int, every: int)
 
 
 def test_an_auto_stride_needs_thinking() -> None:
-    with pytest.raises(ProbeError, match=r"must hold thinking .* give --every"):
+    with pytest.raises(ProbeError, match=r"must contain thinking .* give --every"):
         auto_stride([0, 0, 0])
 
 

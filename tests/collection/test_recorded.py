@@ -46,7 +46,7 @@ def test_the_cap_is_where_recorded_thinking_was_cut() -> None:
 
 def test_thinking_that_continues_after_a_closer_is_refused() -> None:
     closer = ScriptedEngine().identity()["think_close"]["text"]
-    with pytest.raises(WorkloadError, match=r"t.jsonl:1: .* closer '</think>' inside it"):
+    with pytest.raises(WorkloadError, match=r"t.jsonl:1: .* closer, got '</think>' inside it"):
         cap((f"a{closer}b", "7"))
 
 
@@ -119,7 +119,7 @@ def test_what_is_missing_is_named(call: Call) -> None:
 
 def test_traces_of_other_questions_are_counted(call: Call) -> None:
     write_sums(Path("sums.jsonl"), 200)
-    assert "150 recorded traces are of no question of sums.jsonl: left out" in call(*PROBE)[2]
+    assert "left out 150 recorded traces, of questions that sums.jsonl lacks" in call(*PROBE)[2]
 
 
 @pytest.mark.slow

@@ -286,7 +286,7 @@ def test_preflight_alone_says_what_recording_would(
     assert said.out.startswith("Ready to record: every rung answers (tried on 16 questions).")
     assert "next: stopadvisor assess work.jsonl --ladder ladder.toml" in said.err
     assert refused.startswith("Not ready to record: a rung does not answer")
-    assert "FAILED: 0 of 16 replies came" in refused
+    assert "FAILED: 0 of 16 replies arrived" in refused
     assert waited.count("waiting for a server, for 1 s at most (--patience): http://127") == 1
 
 

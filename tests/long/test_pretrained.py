@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("default")]
 
 SETUP = Path(__file__).with_name("setup-smollm2.sh")
 OPEN, CLOSE = "Let us think step by step.", " The answer is"
-"""A closer of plain words begins with the blank that the model writes before it."""
+"""A closer of plain words begins with the space that the model writes before it."""
 MARKERS = ("--think-tags", OPEN, CLOSE)
 HOW = (*MARKERS, "--cue", " ", "--temperature", "0")
 CAPS = ("--max-think", "64", "--cap", "8", "--answer-cap", "16")
@@ -142,7 +142,7 @@ def test_preflight_says_when_the_model_does_not_write_the_closer(call: Call, mod
     for name in ("marker-ids", "template"):
         assert checks[name]["status"] == "pass", out
     assert checks["markers"]["status"] == "fail"
-    assert "the blank" in checks["markers"]["advice"]
+    assert "the space" in checks["markers"]["advice"]
 
 
 def write_like_gsm8k(path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Every module, how many mutants of each wing tests must catch, and which no test could."""
+"""All modules, the share of mutants that tests must catch, and the mutants that no test can."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ LEAST_CAUGHT: dict[str, float] = {
     wing: 0.95 if wing in _MOST_CRITICAL else 0.85
     for wing in dict.fromkeys(module.partition("/")[0] for module in MODULES)
 }
-"""By wing: the share of mutants of it that its tests must catch."""
+"""The share of each wing's mutants that its tests must catch."""
 
 
 def wing_of(module: str) -> str:
-    """The wing of a module; a module outside of all wings is one of its own."""
+    """The wing of a module; a module outside all wings is its own."""
     return module.partition("/")[0]
 
 
@@ -40,10 +40,10 @@ EQUIVALENT: dict[str, str] = {
 } | {
     "certification/calibration calibrate: delta == 0 -> delta == 1": "at 0 no test passes",
     "certification/calibration _refusal: need.labels_needed or 0 -> need.labels_needed or 1": (
-        "no number of labels that is known is 0"
+        "a known number of labels is never 0"
     ),
     "certification/calibration _first_risk: max(float(losses), 0.0) -> max(float(losses), 0": (
-        "a tenth of a question in what sizes advice"
+        "a tenth of a question in a figure that sizes advice"
     ),
     "certification/verdicts verdict_on: _lower_limit(losses, n, delta) > alpha -> _lower": (
         "differs at equality, by rounding"
@@ -58,19 +58,19 @@ EQUIVALENT: dict[str, str] = {
         "differs at equality, by rounding"
     ),
     "rules/scores _newton: max(abs(value), 1.0) -> max(abs(value), 1.1)": (
-        "a tolerance that is a tenth larger is as good"
+        "a tenth more tolerance is as good"
     ),
-    "ground/printable : code < 65536 ->": "none of these is that one",
-    "ground/printable _escape: code < 65536 ->": "none of these is that one",
-    "rules/climb _support: -1 -> -2": "an answer that is none is in no run, whatever was before",
+    "ground/printable : code < 65536 ->": "no character here has that code",
+    "ground/printable _escape: code < 65536 ->": "no character here has that code",
+    "rules/climb _support: -1 -> -2": "a missing answer is in no run, whatever came before",
     "certification/export : _MOST_BLOCKS = 1000 ->": "a block more is as good",
     "answers/grader_process : 4 << 30 ->": "with more memory it grades the same",
-    "answers/grader_process : _MOST_SAID = 300 ->": "a character more is as good",
+    "answers/grader_process : _MOST_SHOWN = 300 ->": "a character more is as good",
     "answers/grading : _MOST_WORKERS = 64 ->": "a process more is as good",
     "answers/worker : _START_SECONDS = 120.0 ->": "twelve seconds more are as good",
     "answers/worker : WALL_PER_CPU_SECOND = 10.0 ->": "a second more is as good",
     "assessment/promises label_needs.mean: rng.random(n) < share ->": (
-        "what is drawn equals a share with no probability"
+        "a draw equals a share with probability 0"
     ),
     "engines/chat : _CONTEXT = 8 ->": "a token more decodes the same",
     "engines/engine_settings : _AT_ONCE = 32 ->": "a question more is as good",
@@ -102,7 +102,7 @@ EQUIVALENT: dict[str, str] = {
     "engines/http/servers : (0.5, 10.0) -> (0.5, 11": "a second more is as good",
     "engines/model_files : _PIECES = 32 ->": "a piece more is as good",
     "engines/openai/early_exit : _AT_ONCE = 64 ->": "a token more is as good",
-    "engines/openai/endpoint : _MOST_TOP = 1024 ->": "no server allows as many",
+    "engines/openai/endpoint : _MOST_TOP = 1024 ->": "no server allows that many",
     "engines/openai/endpoint : _REPEATED = 600 ->": "a token more is as good",
     "engines/openai/endpoint _endpoint_of: length // len(_ANY_IDS) + 1 -> length // len(_ANY_IDS) "
     "+ 2": "it is cut to its length",
@@ -114,8 +114,8 @@ EQUIVALENT: dict[str, str] = {
     "engines/openai/rung_servers : _PATIENCE = 5.0 ->": "half a second more is as good",
     "engines/openai/rung_servers : _REST = 30.0 ->": "three seconds more are as good",
     "engines/openai/rung_servers _read: mean > -1000000.0 -> mean >= ": "differs at one number",
-    "probes/table : -2 -> -3": "any number that names no answer does",
-    "probes/trigger : -1 -> -2": "any number that names no token does",
+    "probes/table : -2 -> -3": "any number that is no answer's will do",
+    "probes/trigger : -1 -> -2": "any number that is no token's will do",
     "report/html/charts : (0, (": "other dashes tell lines apart as well",
     "report/html/charts : (6, 2": "other dashes tell lines apart as well",
     "report/html/charts : (2, 2) ->": "other dashes tell lines apart as well",
