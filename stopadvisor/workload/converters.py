@@ -1,8 +1,7 @@
 """Make workloads from the paper's benchmarks, through the ``datasets`` library.
 
-Sources, splits and gold are those of the paper's table "Benchmark sources and experimental splits".
-Questions are drawn by the hash of seed and question, so that a larger sample contains every smaller
-one and a run can grow.
+Sources, splits and gold are the paper's.  Questions are drawn by the hash of seed and question, so
+that a larger sample contains every smaller one and a run can grow.
 
 References
 ----------
@@ -29,12 +28,12 @@ __all__ = ["BENCHMARKS", "Benchmark", "Converted", "convert", "load_rows"]
 Row = Mapping[str, Any]
 _BUILDERS = {".json": "json", ".jsonl": "json", ".parquet": "parquet", ".csv": "csv"}
 _NOT_AN_OPTION = "N/A"
-"""Filler in MMLU-Pro's lists of options."""
+"""Filler among MMLU-Pro's options."""
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Where a benchmark comes from, and how its rows are read."""
+    """Where a benchmark comes from, and how to read its rows."""
 
     repository: str
     """On the Hugging Face hub."""
@@ -46,8 +45,8 @@ class Benchmark:
     size: int
     """Questions that the paper used."""
     read: Callable[[Row, int], dict[str, Any]]
-    """Turns a row and the seed into a workload line, with None for what the row lacks and the data
-    set's own name of the question as `id`; raises ValueError for a row without gold."""
+    """Turns a row and the seed into a workload line, with None for missing fields and the data
+    set's own id of the question; raises ValueError for a row without gold."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ def _mmlu_pro(row: Row, seed: int) -> dict[str, Any]:
 
 
 def _gpqa(row: Row, seed: int) -> dict[str, Any]:
-    """Options are ordered by a hash of the seed and their text, alike in every process."""
+    """Options are ordered by a hash of the seed and their text, the same in every process."""
     question, right = row["Question"].strip(), row["Correct Answer"].strip()
     options = [right, *(row[f"Incorrect Answer {k}"].strip() for k in (1, 2, 3))]
     options.sort(key=lambda option: _hash(seed, question, option))
@@ -144,7 +143,7 @@ def load_rows(name: str, source: Path | None = None, *, quiet: bool = False) -> 
     """Read all rows of a benchmark's split.
 
     `name` is one of `BENCHMARKS`; `source` is a JSON, JSONL, Parquet or CSV file with the data
-    set's own columns, or a folder downloaded from the hub, and None is the hub itself.
+    set's own columns, a folder downloaded from the hub, or None for the hub itself.
 
     Raises
     ------
@@ -168,13 +167,13 @@ def load_rows(name: str, source: Path | None = None, *, quiet: bool = False) -> 
                 raise WorkloadError(
                     f"{source}: expected a file named {', '.join(_BUILDERS)} or a folder"
                 )
-            # Takes the file as one split, whatever its name.
+            # Makes the file the wanted split, whatever its name.
             files = {benchmark.split: str(source)}
             rows = datasets.load_dataset(kind, data_files=files, split=benchmark.split)
         elif source is not None and not source.exists():
             raise WorkloadError(f"{source}: no such file or folder")
         else:
-            # A folder from the hub lists its configurations in a README; another has none.
+            # A folder from the hub lists its configurations in a README; others have none.
             named = source is None or (source / "README.md").exists()
             config = benchmark.config if named else None
             rows = datasets.load_dataset(where, config, split=benchmark.split)
@@ -194,7 +193,7 @@ def convert(name: str, rows: Iterable[Row], n: int, *, seed: int) -> Converted:
     """Draw questions from a benchmark, as workload lines.
 
     `rows` are all its rows, with the data set's own columns.  At most `n` questions are drawn by
-    `seed`, which also orders GPQA's options; lines keep the data set's order.
+    `seed`, which also orders GPQA's options.  Lines keep the data set's order.
 
     Raises
     ------
@@ -214,14 +213,14 @@ def convert(name: str, rows: Iterable[Row], n: int, *, seed: int) -> Converted:
         try:
             line = benchmark.read(row, seed)
             question = line["question"]
-            if not (question or "").strip():  # files hold empty cells, too
+            if not (question or "").strip():  # cells of files may be empty
                 raise ValueError(f"expected a question, got {question!r}")
             check_gold(benchmark.task, line["gold"])
         except (AttributeError, TypeError, ValueError) as error:
             left_out.append(f"{label} cannot be asked: {error}")
             continue
         if question in read:
-            left_out.append(f"{label} asks the question of {read[question][0]} again")
+            left_out.append(f"{label} repeats the question of {read[question][0]}")
             continue
         given = line.get("id")
         given = index if given in (None, "") else given

@@ -1,8 +1,8 @@
-"""Read logs of inspect_ai: ``.eval`` archives, and the same as JSON.
+"""Read logs of inspect_ai: ``.eval`` archives, or JSON.
 
-An ``.eval`` file is a zip archive of JSON documents, one for each sample and epoch, compressed with
-Zstandard.  Reasoning is read from content parts of its own (``ContentReasoning``) or from between
-markers in the text; what the provider redacted is lost.
+An ``.eval`` file is a zip archive of JSON documents, one per sample and epoch, compressed with
+Zstandard.  Reasoning has its own content parts (``ContentReasoning``) or stands between markers in
+the text; what the provider redacted is lost.
 
 References
 ----------
@@ -36,11 +36,11 @@ from stopadvisor.workload.traces import split_thinking
 __all__ = ["read_inspect"]
 
 MOST_OF_A_SAMPLE = 2**26
-"""Most bytes that one sample of an archive may unpack to; samples are read one by one."""
+"""Limit on one unpacked sample of an archive, in bytes; samples are read one by one."""
 MOST_UNPACKED = 2**34
-"""Most bytes that all samples of an archive may unpack to; most of it is not kept."""
+"""Limit on all unpacked samples of an archive, in bytes; most of them are not kept."""
 _ATTACHMENT = "attachment://"
-"""Prefix of references to long texts in the sample's ``attachments``."""
+"""Prefix of references to long texts in a sample's ``attachments``."""
 
 
 def read_inspect(paths: Sequence[Path], log_options: LogOptions) -> LogContent:
@@ -62,7 +62,6 @@ def read_inspect(paths: Sequence[Path], log_options: LogOptions) -> LogContent:
 
 
 def _text_length(entry: Logged) -> int:
-    """Characters of an entry in memory."""
     texts = (entry.thinking, entry.reply, entry.gold, *(m["content"] for m in entry.messages))
     return sum(len(text) for text in texts if text is not None)
 
@@ -79,7 +78,7 @@ def _samples(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         return
     samples = read_json(path).get("samples")
     if not isinstance(samples, list) or not samples:
-        refuse(str(path), "samples", "the samples of a log that is finished", samples)
+        refuse(str(path), "samples", "the samples of a finished log", samples)
     for number, sample in enumerate(samples):
         where = f"{path}: samples[{number}]"
         if not isinstance(sample, dict):
@@ -97,7 +96,7 @@ def _unpacked(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             for member in members:
                 where = f"{path}: {' '.join(member.filename.split())}"
                 with archive.open(member) as packed:
-                    # Bounded whatever size the archive declares.
+                    # Bounded, whatever size the archive declares.
                     data = packed.read(MOST_OF_A_SAMPLE + 1)
                 unpacked += len(data)
                 if len(data) > MOST_OF_A_SAMPLE:
@@ -109,13 +108,13 @@ def _unpacked(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 yield where, load_json(data, where)
     except WorkloadError:
         raise
-    except Exception as error:  # archives and decompressors raise a dozen kinds
+    except Exception as error:  # archives and decompressors raise a dozen kinds of errors
         reason = " ".join(str(error).split())[:200]
         raise WorkloadError(f"{path}: expected an .eval log, got a broken one: {reason}") from error
 
 
 def _zipfile() -> ModuleType:
-    """The standard library's zipfile, which reads Zstandard from Python 3.14 on."""
+    """Python's zipfile, which reads Zstandard from 3.14 on, or its backport."""
     if sys.version_info >= (3, 14):
         import zipfile
 
@@ -166,7 +165,7 @@ def _logged(
 
 
 def _stop_reason(output: Mapping[str, Any]) -> Any:
-    """inspect_ai's reason why the model ended; None if it gives none."""
+    """Why the model ended, as inspect_ai names it; None if it does not say."""
     choices = output.get("choices")
     first = choices[0] if isinstance(choices, list) and choices else None
     return first.get("stop_reason") if isinstance(first, dict) else None
@@ -190,7 +189,7 @@ def _asked_messages(
 def _reply(
     message: dict[str, Any], where: str, log_options: LogOptions
 ) -> tuple[str | None, str | None]:
-    """Thinking and reply of the assistant's message; both None if it is empty."""
+    """Thinking and reply of an assistant message; both None if it is empty."""
     content = message.get("content")
     if isinstance(content, str):
         content = [{"type": "text", "text": content}]

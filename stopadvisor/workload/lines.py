@@ -1,6 +1,6 @@
 """Read the lines of a JSONL file and check their fields.
 
-Every error gives ``FILE:LINE``, the field, what was expected and what was found.
+Every error gives ``FILE:LINE``, the field, what was expected and what was there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def read_rows(path: Path) -> tuple[bytes, list[tuple[str, dict[str, Any]]]]:
     """Read a JSONL file.
 
     Returns the file's bytes, and for each line its ``FILE:LINE`` and object.  Numbers with a point
-    are `Decimal`, so a float in it is NaN or infinite.
+    become `Decimal`, so any float is NaN or infinite.
 
     Raises
     ------
@@ -111,10 +111,10 @@ def _parse(line: str, where: str, number: int) -> dict[str, Any]:
 def refuse(where: str, field: str, expected: str, got: Any, *, shown: bool = False) -> NoReturn:
     """Raise the `WorkloadError` for a field at `where`, ``FILE:LINE``.
 
-    `got` is the value that was found, or with `shown` words for it, printed as they are.
+    `got` is the field's value or, with `shown`, a description that is printed as it is.
     """
-    found = got if shown else _shown(got)
-    raise WorkloadError(f"{where}: field {field!r}: expected {expected}, got {found}")
+    text = got if shown else _shown(got)
+    raise WorkloadError(f"{where}: field {field!r}: expected {expected}, got {text}")
 
 
 def _shown(value: Any) -> str:
@@ -125,9 +125,9 @@ def _shown(value: Any) -> str:
 
 
 def text_field(row: dict[str, Any], name: str, where: str, *, decimals: bool = False) -> str | None:
-    """The text of an optional field, None if it is absent.
+    """The text of an optional field; None if it is absent.
 
-    Whole numbers become text, and with `decimals` other numbers too.
+    Whole numbers become text and, with `decimals`, other numbers too.
     """
     value = row.get(name)
     if value is None:
@@ -142,7 +142,7 @@ def text_field(row: dict[str, Any], name: str, where: str, *, decimals: bool = F
 
 
 def check_text(text: str, where: str, field: str) -> None:
-    """Refuse half a surrogate pair: JSON can write one, UTF-8 cannot."""
+    """Refuse half a surrogate pair, which JSON can write but UTF-8 cannot."""
     if text.isascii():
         return
     try:
@@ -152,9 +152,9 @@ def check_text(text: str, where: str, field: str) -> None:
 
 
 def messages_field(row: dict[str, Any], where: str) -> tuple[tuple[Mapping[str, str], ...], bool]:
-    """The chat messages of a line, and whether they were given as `question`.
+    """The chat messages of a line, and whether it gave them as `question`.
 
-    A final assistant message is a recorded reply, not part of the question.
+    A final assistant message is a recorded reply and not part of the question.
     """
     question, messages = row.get("question"), row.get("messages")
     if question is not None and messages is not None:
@@ -198,7 +198,7 @@ def _check_message(message: Any, where: str, field: str) -> None:
 
 
 def option_lines(question: str, options: Sequence[str], filler: str | None = None) -> str:
-    """A question with lettered options, one a line; a `filler` is not shown, but takes a letter."""
+    """A question and its lettered options, one a line; `filler` takes a letter but is not shown."""
     rows = zip(ascii_uppercase, options, strict=False)
     shown = [f"{letter}. {text.strip()}" for letter, text in rows if text != filler]
     return "\n".join([question.strip(), "", *shown])

@@ -1,7 +1,7 @@
 """Read samples of lm-evaluation-harness: ``samples_TASK_DATE.jsonl``, from ``--log_samples``.
 
-A line is a question under one filter, with every reply to it.  It says neither how many tokens a
-reply has nor why it ended: a tokenizer counts them, and a reply close to its limit counts as cut.
+A line is a question under one filter, with all replies to it.  It gives neither a reply's tokens
+nor why it ended: a tokenizer counts them, and a reply close to its limit counts as cut.
 
 References
 ----------
@@ -23,27 +23,27 @@ from stopadvisor.workload.traces import split_thinking
 __all__ = ["read_lm_eval"]
 
 _CUT = 0.98
-"""Share of its limit from which a reply counts as cut: its text may split into a few tokens fewer
-than were decoded."""
+"""Share of its limit from which a reply counts as cut: encoding its text again may give a few
+tokens fewer than were decoded."""
 _SOLUTION_ENDS = "####"
-"""What GSM8K's solutions have before the answer."""
+"""Stands before the answer in GSM8K's solutions."""
 
 
 def read_lm_eval(
     path: Path, log_options: LogOptions, count: Callable[[str], int], *, limit: int | None
 ) -> LogContent:
-    """Read the samples of a task that generates.
+    """Read the samples of a generation task.
 
     Parameters
     ----------
     count : callable
-        Number of tokens of a text, for the model that was asked.
+        Counts the tokens of a text as the model that was asked does.
     limit : int or None
-        Most tokens of a reply, where a sample names no ``max_gen_toks``.
+        Limit on a reply, in tokens, if a sample names no ``max_gen_toks``.
     """
     entries: list[Logged] = []
     left_out: list[str] = []
-    filters: dict[str, Any] = {}  # each question has a line for every filter: the first is read
+    filters: dict[str, Any] = {}  # a question has a line per filter, of which we read the first
     for where, row in read_rows(path)[1]:
         name = plain_text(row.get("doc_id"), where, "doc_id")
         if name is None:
@@ -71,16 +71,16 @@ def _replies(
     if isinstance(texts, list) and texts and isinstance(texts[0], list):
         texts = texts[0]
     if not (isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts)):
-        refuse(where, "resps", "the texts of a task that generates", texts)
+        refuse(where, "resps", "the texts of a generation task", texts)
     prompt, settings = _request(where, row.get("arguments"))
-    check_text(prompt, where, "arguments")  # tokenizers take no other text
+    check_text(prompt, where, "arguments")  # tokenizers refuse other text
     for text in texts:
         check_text(text, where, "resps")
     most = settings.get("max_gen_toks", limit)
     if type(most) is not int or not 1 <= most <= MOST_TOKENS:
         what = "max_gen_toks, or max_tokens of the rung, to tell replies that were cut"
         refuse(where, "arguments", what, most)
-    # The prompt as sent depends on the model's chat template, the question does not.
+    # The prompt that was sent depends on the model's chat template; the question does not.
     asked = {"role": "user", "content": json.dumps(doc, sort_keys=True, default=str)}
     prompt_tokens = count(prompt)
     for epoch, text in enumerate(texts, start=1):
@@ -100,7 +100,7 @@ def _replies(
 
 
 def _request(where: str, arguments: Any) -> tuple[str, dict[str, Any]]:
-    """The prompt as it was sent, and the settings of the generation."""
+    """The prompt that was sent, and the settings of generation."""
     request = next(iter(arguments.values()), None) if isinstance(arguments, dict) else None
     if isinstance(request, dict):
         prompt, settings = request.get("arg_0"), request.get("arg_1")

@@ -1,6 +1,6 @@
-"""Turn a log's replies into lines of a workload; read logs in CSV.
+"""Turn a log's replies into workload lines; read logs in CSV.
 
-Also holds what readers of log formats share: checked fields, and files of bounded size.
+Readers of other log formats share the checked fields and the files of bounded size.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ __all__ = [
 ]  # fmt: skip
 
 MOST_BYTES = 2**28
-"""Largest JSON document that is read, and most text of one log that is held in memory."""
+"""Limit on a JSON document, and on the text of a log held in memory."""
 MOST_VALUES = 2**23
-"""Most values in one document: twenty million empty objects take 60 MB as JSON and 2 GB parsed."""
+"""Limit on a document's values: twenty million empty objects take 60 MB as JSON, 2 GB parsed."""
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,14 @@ class LogOptions:
     """The user's options for reading a log."""
 
     columns: Mapping[str, str] = field(default_factory=dict)
-    """Names of a table's columns, by their content; see `COLUMNS`."""
+    """Column names of a table, by what they contain; see `COLUMNS`."""
     markers: tuple[tuple[str, str], ...] = KNOWN_MARKERS
     """Pairs of opener and closer around thinking inside a reply's text."""
 
 
 @dataclass(frozen=True)
 class Logged:
-    """One question as it was asked, and one reply to it."""
+    """A question as it was asked, and one reply to it."""
 
     where: str
     """``FILE:LINE``, or the file and the sample in it."""
@@ -58,23 +58,23 @@ class Logged:
     """The log's own id of the question."""
     category: str | None = None
     thinking: str | None = None
-    """None if none was recorded, or it cannot be told from the reply."""
+    """None if it was not recorded or cannot be told from the reply."""
     reply: str | None = None
     """Text after the thinking; None if there is none."""
     ended: bool = False
-    """The log says that the model ended by itself; else it may have been cut."""
+    """Whether the log says that the model ended by itself; otherwise it may have been cut."""
     group: str | None = None
     task: str | None = None
     """Kind of answer; None to guess it from gold."""
     epoch: int = 1
-    """Number of the reply among those to the question, if the log numbers them."""
+    """The reply's number among those to its question, if the log numbers them."""
     usage: Mapping[str, Any] | None = None
     """The log's own token counts of the reply."""
 
 
 @dataclass(frozen=True)
 class LogContent:
-    """The replies in some files."""
+    """Replies read from log files."""
 
     entries: tuple[Logged, ...]
     """In the order of the files; a question with several replies has several entries."""
@@ -127,7 +127,6 @@ def chat_messages(value: Any, where: str, name: str) -> tuple[dict[str, str], ..
 
 
 def _joined(parts: list[Any], where: str, name: str) -> str:
-    """Join content in parts, all of which must be text."""
     texts: list[str] = []
     for index, part in enumerate(parts):
         text = part.get("text") if isinstance(part, dict) else part
@@ -144,7 +143,7 @@ def load_json(data: bytes, where: str) -> dict[str, Any]:
     """Parse a JSON object."""
     if len(data) > MOST_BYTES:
         raise WorkloadError(f"{where}: expected at most {MOST_BYTES >> 20} MB of JSON, got more")
-    # An upper bound: brackets and commas inside texts count too.
+    # An upper bound: it counts brackets and commas inside texts too.
     if sum(map(data.count, (b"{", b"[", b","))) > MOST_VALUES:
         raise WorkloadError(f"{where}: expected at most {MOST_VALUES:,} values in a document")
     try:
@@ -157,13 +156,13 @@ def load_json(data: bytes, where: str) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON file of at most `MOST_BYTES`; raises as `load_json` and `open_log`."""
+    """Read a JSON file of at most `MOST_BYTES`; raises what `load_json` and `open_log` raise."""
     with open_log(path) as file:
         return load_json(file.read(MOST_BYTES + 1), str(path))
 
 
 def open_log(path: Path) -> BufferedReader:
-    """Open a file for reading; raises WorkloadError if it cannot."""
+    """Open a file for reading; raises WorkloadError if that fails."""
     try:
         return path.open("rb")
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
@@ -174,7 +173,7 @@ def open_log(path: Path) -> BufferedReader:
 # --- CSV ------------------------------------------------------------------------------------------
 
 COLUMNS = ("question", "gold", "thinking", "answer", "id", "category", "group", "task")
-"""What a column may hold; the user says which column holds which."""
+"""What a column may contain; the user says which column contains what."""
 
 
 def read_csv(paths: Sequence[Path], log_options: LogOptions) -> LogContent:
@@ -226,7 +225,7 @@ def read_table(path: Path, wanted: Sequence[str]) -> Iterator[tuple[str, dict[st
     except UnicodeDecodeError as error:
         number = data.count(b"\n", 0, error.start) + 1
         raise WorkloadError(f"{path}:{number}: expected UTF-8 text, got: {error.reason}") from None
-    usual = csv.field_size_limit(MOST_BYTES)  # thinking exceeds the default limit of a cell
+    usual = csv.field_size_limit(MOST_BYTES)  # thinking exceeds the default limit on a cell
     try:
         count = text.count("\n") + (not text.endswith("\n"))
         lines = tracked(f"reading {path.name}", StringIO(text, newline=""), count)
@@ -253,10 +252,10 @@ def read_table(path: Path, wanted: Sequence[str]) -> Iterator[tuple[str, dict[st
 
 @dataclass(frozen=True)
 class Gathered:
-    """Lines of a workload made from a log."""
+    """Workload lines made from a log."""
 
     lines: tuple[dict[str, Any], ...]
-    """In the order in which the questions first occur."""
+    """In the order of the questions' first occurrences."""
     n_gold: int
     """Questions with gold."""
     n_traces: int
@@ -264,9 +263,9 @@ class Gathered:
     n_cut: int
     """Traces whose thinking was cut."""
     without_thinking: tuple[str, ...]
-    """Places of replies without their thinking."""
+    """Where replies without their thinking are."""
     n_untraced: int
-    """Questions without a reply that has its thinking."""
+    """Questions none of whose replies has its thinking."""
     renamed: tuple[str, ...]
     """One sentence for each id that stood for several questions."""
     left_out: tuple[str, ...]
@@ -274,12 +273,12 @@ class Gathered:
 
 
 def gather(log: LogContent, *, task: str | None = None, traces_only: bool = False) -> Gathered:
-    """Make lines of a workload from a log: each question once, with all its recorded traces.
+    """Make workload lines from a log: each question once, with all its recorded traces.
 
     Parameters
     ----------
     task : str, optional
-        Kind of answer of all questions; None takes the log's, or guesses it from gold.
+        Task of all questions; None takes the log's, or guesses it from gold.
     traces_only : bool
         Leave out replies without their thinking, and questions that have no other.
 
@@ -303,7 +302,7 @@ def gather(log: LogContent, *, task: str | None = None, traces_only: bool = Fals
         first = places.setdefault(key, entry.where)
         if first != entry.where and entry.thinking is None and entry.reply is None:
             left_out.append(
-                f"{entry.where}: question: expected another than in {first}, got it again"
+                f"{entry.where}: question: expected a new one, got that of {first} again"
             )
         if entry.name is not None and "id" not in line:
             line["id"] = _free_name(entry, names, counts)
@@ -330,7 +329,11 @@ def gather(log: LogContent, *, task: str | None = None, traces_only: bool = Fals
         trace = {"thinking": entry.thinking, "reply": entry.reply}
         trace["finish"] = "stop" if entry.reply is None and entry.ended else None
         line.setdefault("traces", []).append({k: v for k, v in trace.items() if v is not None})
-    untraced = [key for key, line in questions.items() if not _is_traced(line)]
+    untraced = [
+        key
+        for key, line in questions.items()
+        if not any("thinking" in trace for trace in line.get("traces", ()))
+    ]
     if traces_only:
         for key in untraced:
             del questions[key]
@@ -353,12 +356,8 @@ def gather(log: LogContent, *, task: str | None = None, traces_only: bool = Fals
     )
 
 
-def _is_traced(line: Mapping[str, Any]) -> bool:
-    return any("thinking" in trace for trace in line.get("traces", ()))
-
-
 def _check(entry: Logged, task: str | None) -> None:
-    """Refuse text and gold that no workload can hold, while their place is known."""
+    """Refuse text and gold that no workload can contain, while their place is known."""
     fields = ("gold", "name", "category", "group", "thinking", "reply")
     texts = [getattr(entry, name) for name in fields]
     for text in (*texts, *(value for m in entry.messages for value in m.values())):
@@ -369,7 +368,7 @@ def _check(entry: Logged, task: str | None) -> None:
 
 
 def _free_name(entry: Logged, names: dict[str, str], counts: Counter[str]) -> str:
-    """The log's id, with a number appended if another question has it."""
+    """The log's id, with a number appended if another question has the same."""
     assert entry.name is not None
     name = entry.name
     while name in names:

@@ -1,8 +1,8 @@
 """Workloads: read and check a file of questions, fill in the prompt, and split by question.
 
-A workload is a JSONL file, one question a line; a malformed line is an error that names file, line
-and field, and none is skipped silently.  A question is identified by the hash of its content, so
-neither its gold nor its place in the file moves it to another part of the split.
+A workload is a JSONL file with one question a line.  A malformed line is never skipped: it is an
+error that names file, line and field.  Questions are identified by the hash of their content, so
+neither gold nor place in the file moves one to another part of the split.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class PartCounts:
 ASSUMED_TASK = "math"
 """Task of questions with neither task nor gold: it handles numbers, formulas and words."""
 SMALLEST_PARTS = {"fit": 20, "calibration": 10, "test": 10}
-"""Fewest different questions of each part."""
+"""Fewest distinct questions in each part."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class RecordedTrace:
     reply: str | None
     """None if thinking was cut, or the model ended without a reply."""
     ended: bool = False
-    """The model ended by itself, even if it did not close its thinking."""
+    """Whether the model ended by itself, even if it did not close its thinking."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Question:
     group: str | None = None
     """Questions of a group share a part of the split."""
     templated: bool = True
-    """Given as `question`, to which the prompt template applies; False for `messages`."""
+    """Whether the prompt template applies: to a `question`, not to `messages`."""
     traces: tuple[RecordedTrace, ...] = ()
     """Recorded traces; empty if the model is to think."""
 
@@ -93,16 +93,16 @@ class Question:
 
     @property
     def group_key(self) -> str:
-        """The key by which the split is drawn: the group, else the content."""
+        """The key by which the split is drawn: the group, otherwise the content."""
         return self.group or self.key
 
 
 @dataclass(frozen=True)
 class Workload:
-    """All questions of one file, in its order."""
+    """All questions of a file, in order."""
 
     path: Path
-    """File they were read from."""
+    """The file."""
     questions: tuple[Question, ...]
     """At least one."""
     sha256: str
@@ -134,10 +134,11 @@ def read_workload(
     A line has either `question` (text) or `messages` (chat messages, the last from the user), and
     optionally `gold`, or without it `answer` (text or number), `id`, `task`, `category` and
     `group`.  ``null`` counts as absent; other fields are ignored.  The default `id` is the first 12
-    digits of the key; repeated questions append ``-2``, ``-3`` in the order of the file.
+    digits of the key, to which repeated questions append ``-2``, ``-3`` in the order of the file.
 
-    Lines without a task get `default_task`, else one guessed from their gold.  Lines with neither
-    get the task that all others share, else `assumed`; with None they are refused.
+    Lines without a task get `default_task`, otherwise one guessed from their gold.  Lines with
+    neither get the task that all others share, otherwise `assumed`; if that is None, they are
+    refused.
 
     Raises
     ------
@@ -192,18 +193,18 @@ def require_usable_gold(task: str, gold: str, where: str, field: str = "gold") -
 
 
 def content_key(messages: Sequence[Mapping[str, str]]) -> str:
-    """Hash a question's messages, before any prompt template: its identity in every file."""
+    """Hash a question's messages without prompt template: its identity in every file."""
     content = json.dumps(messages, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(content.encode()).hexdigest()
 
 
 def name_key(name: str) -> str:
-    """Hash a question's name, as its key where the content is unknown."""
+    """Hash a question's name, to stand for its key where the content is unknown."""
     return hashlib.sha256(f"id:{name}".encode("utf-8", "backslashreplace")).hexdigest()
 
 
 def _given_ids(rows: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, str]:
-    """The place of each given id; collected before any id is derived."""
+    """Where each given id is; collected before any id is derived."""
     ids: dict[str, str] = {}
     for where, row in rows:
         name = text_field(row, "id", where)
@@ -213,7 +214,7 @@ def _given_ids(rows: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, str]:
             line = ids[name].rpartition(":")[2]
             raise WorkloadError(
                 f"{where}: field 'id': expected one question per id, "
-                f"got {name!r}, which is in line {line} too"
+                f"got {name!r}, which line {line} has too"
             )
         ids[name] = where
     return ids
@@ -239,7 +240,7 @@ def _gold(row: dict[str, Any], where: str) -> str | None:
 def _tasks(
     rows: Sequence[tuple[str, dict[str, Any]]], default: str | None, assumed: str | None
 ) -> list[str]:
-    """The task of each line: its own, or guessed from its gold, else what the others share."""
+    """The task of each line: its own, guessed from its gold, or the one that all others share."""
     tasks: list[str | None] = []
     for where, row in rows:
         task = row.get("task")
@@ -280,7 +281,7 @@ def _comparable(question: Question) -> str | None:
 
 
 def render_messages(question: Question, template: str | None) -> tuple[Mapping[str, str], ...]:
-    """The chat messages of a question; those given as `question` get the prompt template.
+    """The chat messages of a question, with the prompt template if it was given as `question`.
 
     `template` is a text with ``{question}``; None is the default of the question's task.
     """
@@ -310,7 +311,7 @@ def parse_split(text: str) -> tuple[float, float, float]:
     if not (fit > 0 and calibration > 0 and test >= 0 and abs(total - 100) < 1e-6):
         raise WorkloadError(
             "split: expected FIT/CALIBRATION/TEST in percent, adding up to 100, the first two "
-            f"above 0, as 40/40/20; got {text!r}"
+            f"above 0, such as 40/40/20; got {text!r}"
         )
     return fit / 100, calibration / 100, test / 100
 
@@ -318,8 +319,8 @@ def parse_split(text: str) -> tuple[float, float, float]:
 def default_split(n_questions: int) -> tuple[float, float, float]:
     """Default shares of fit, calibration and test.
 
-    Up to 2,000 questions there is no test part: questions are worth more in calibration, which
-    measures savings too.  The fit part is the same in both.
+    Up to 2,000 questions there is no test part: they are worth more in calibration, which measures
+    savings too.  The fit part is always the same.
     """
     return (0.4, 0.6, 0.0) if n_questions <= _MOST_WITHOUT_TEST else (0.4, 0.4, 0.2)
 
@@ -329,8 +330,8 @@ def assign_parts(
 ) -> NDArray[np.int8]:
     """Split questions by the hash of their group key.
 
-    A pure function of key and seed: adding questions moves none, and equal keys share a part.  The
-    parts have the requested sizes only on average.
+    A pure function of key and seed: adding questions moves none, and equal keys share a part.
+    Parts have the requested sizes only on average.
 
     `group_keys` holds each question's `Question.group_key`; `fractions`, of fit, calibration and
     test, add up to 1.  Returns an index into `PARTS` for each question, (n_questions,).
@@ -346,5 +347,5 @@ def assign_parts(
 
 
 def _uniform(text: str) -> float:
-    """Map a text to [0, 1) with the 53 bits that a float holds."""
+    """Map a text to [0, 1), using the 53 bits of a float."""
     return (int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) >> 11) * 2.0**-53

@@ -1,6 +1,6 @@
 """Recorded traces of a workload's questions: thinking, and the reply after it.
 
-A line gives its question as in a workload, and one trace as the final assistant message in
+A line gives its question as a workload does, and one trace as the final assistant message in
 `messages`, or several as `traces`.
 """
 
@@ -20,14 +20,14 @@ from stopadvisor.workload.questions import RecordedTrace, Workload, content_key
 __all__ = ["RecordedTraces", "message_reply", "read_traces", "split_thinking", "with_traces"]
 
 REASONING = ("reasoning_content", "reasoning")
-"""Fields for thinking in a server's message: of vLLM, and of OpenRouter and newer vLLM."""
+"""Fields for thinking in a server's message: vLLM's, and that of OpenRouter and newer vLLM."""
 Markers = Sequence[tuple[str, str]]
 """Pairs of opener and closer around thinking inside a reply's text."""
 
 
 @dataclass(frozen=True)
 class RecordedTraces:
-    """The traces of a file."""
+    """The recorded traces of a file."""
 
     path: Path
     sha256: str
@@ -44,16 +44,16 @@ def read_traces(path: Path) -> RecordedTraces:
     """Read and check recorded traces.
 
     A line has `question` or `messages` as in a workload.  Its traces are the list `traces`, each
-    with `thinking` and `reply`, or the final assistant message in `messages`, where thinking has a
-    field of its own (`reasoning_content` or `reasoning`) or stands between thinking tags.  A trace
-    without a reply was cut while thinking; with `finish` ``stop``, it ended without closing its
-    thinking.  Lines without a trace are allowed.
+    with `thinking` and `reply`, or the final assistant message in `messages`, whose thinking has
+    its own field (`reasoning_content` or `reasoning`) or stands between thinking tags.  A trace
+    without a reply was cut while thinking or, with `finish` ``stop``, ended without closing its
+    thinking.  Lines may have no trace.
 
     Raises
     ------
     WorkloadError
-        The file cannot be read or holds no trace, or the thinking of a trace is missing or cannot
-        be told from its reply; the message gives ``FILE:LINE``.
+        The file cannot be read or has no trace, or a trace's thinking is missing or cannot be told
+        from its reply; the message gives ``FILE:LINE``.
     """
     data, rows = read_rows(path)
     traces_of: dict[str, list[RecordedTrace]] = {}
@@ -67,7 +67,7 @@ def read_traces(path: Path) -> RecordedTraces:
 
 
 def with_traces(workload: Workload, recorded: RecordedTraces, samples: int) -> Workload:
-    """The workload with a recorded trace for each of the `samples` of every question."""
+    """The workload, with a recorded trace for each of a question's `samples`."""
     questions = []
     for line, question in enumerate(workload.questions, start=1):  # a line holds one question
         traces = recorded.by_key.get(question.key, ())
@@ -124,10 +124,10 @@ def _trace(
 
 
 def split_thinking(text: str, markers: Markers) -> tuple[str | None, str | None]:
-    """Split a text into thinking and the reply after it, by the first pair of markers that occurs.
+    """Split a text into thinking and reply, by the first pair of markers that occurs.
 
-    Without an opener, which the chat template may have written into the prompt, everything before
-    the closer is thinking.  Without a closer there is no reply; without both, no thinking.
+    Without an opener, which the chat template may have put into the prompt, everything before the
+    closer is thinking.  Without a closer there is no reply; without either, no thinking.
 
     Examples
     --------
@@ -152,7 +152,7 @@ def message_reply(
 ) -> tuple[str | None, str | None]:
     """Thinking and reply of an assistant message in the chat completions format.
 
-    Thinking is in one of the fields that servers use for it, or between markers in the content.
+    Thinking is in one of the fields that servers use, or between markers in the content.
     """
     fields = {name: message.get(name) for name in (*REASONING, "content")}
     for name, value in fields.items():

@@ -210,7 +210,7 @@ def test_rows_left_out_are_named(tmp_path: Path, call: Call) -> None:
     assert code == 0
     assert json.loads(out)["left_out"] == 5
     assert "row 2 cannot be asked: expected an answer after '####'" in err
-    assert "row 3 asks the question of row 0 again" in err
+    assert "row 3 repeats the question of row 0" in err
     assert "row 4 cannot be asked: expected a number" in err
     assert "2 more" in err
     assert len(read_workload(tmp_path / "w.jsonl").questions) == 2

@@ -69,7 +69,7 @@ def test_a_question_that_comes_again_is_named(tmp_path: Path) -> None:
     path.write_text("question,gold\nWhat is 3 + 4?,7\nWhat is 4 + 4?,8\nWhat is 3 + 4?,7\n")
     found = read("csv", path, question="question", gold="gold")
     assert len(found.lines) == 2
-    again = f"{path}:4: question: expected another than in {path}:2, got it again"
+    again = f"{path}:4: question: expected a new one, got that of {path}:2 again"
     assert found.left_out == (again,)
 
 
@@ -155,9 +155,7 @@ def test_ids_that_several_questions_have_are_told_apart(tmp_path: Path) -> None:
     assert [line.partition(",")[0] for line in silent] == [
         f"samples[{k}]: reply: expected one" for k in range(4)
     ]
-    assert (
-        again == f"samples[3]: question: expected another than in {log}: samples[0], got it again"
-    )
+    assert again == f"samples[3]: question: expected a new one, got that of {log}: samples[0] again"
 
 
 @pytest.mark.parametrize(
@@ -167,7 +165,10 @@ def test_ids_that_several_questions_have_are_told_apart(tmp_path: Path) -> None:
         (lambda data: data[:200] + b"\0" * 900 + data[1100:], "expected an .eval log"),
         (lambda data: b"", "expected one JSON object"),
         (lambda data: b"[" * 100_000, "expected one JSON object"),
-        (lambda data: b'{"samples": []}', "field 'samples': expected the samples of a log"),
+        (
+            lambda data: b'{"samples": []}',
+            "field 'samples': expected the samples of a finished log",
+        ),
         (lambda data: b'{"samples": [3]}', "samples[0]: expected an object, got int"),
         (lambda data: b'{"samples": [{}]}', "field 'input': expected text or chat messages"),
         (

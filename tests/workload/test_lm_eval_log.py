@@ -97,5 +97,5 @@ def test_what_holds_no_reply_is_refused(
 
 
 def test_options_compared_by_likelihood_are_no_replies() -> None:
-    with pytest.raises(WorkloadError, match="expected the texts of a task that generates"):
+    with pytest.raises(WorkloadError, match="expected the texts of a generation task"):
         read(LOGS / "lm-eval" / "samples_options.jsonl")

@@ -193,7 +193,9 @@ def test_not_utf8_names_the_line(tmp_path: Path) -> None:
 
 def test_one_id_for_two_questions(tmp_path: Path) -> None:
     path = write(tmp_path, q("one", id="x"), q("two", id="y"), q("three", id="x"))
-    with pytest.raises(WorkloadError, match=r"work.jsonl:3: field 'id': .*'x'.* line 1 too"):
+    with pytest.raises(
+        WorkloadError, match=r"work.jsonl:3: field 'id': .*'x', which line 1 has too"
+    ):
         read_workload(path)
 
 
