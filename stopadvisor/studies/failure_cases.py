@@ -1,7 +1,7 @@
 """Study `failure-cases`: lost questions, wins and overhead failures, with their trajectories.
 
 Paper, Appendix, Table "Failure cases": test questions of the matched-risk comparison, at its
-thresholds.  Answers come from the run's records or the archive, the text of a question from the
+thresholds.  Answers come from the run's records or the archive, texts of questions from the
 workload file, if it still exists.
 """
 
@@ -30,7 +30,7 @@ _COUNTS = layout("counts", "Cases, alpha = {alpha:g}", run="Run", protocol="Prot
     learned_family="Learned", scalar_family="Scalar", case="Case", questions="Questions",
     share=("Of all", "share"))
 _CASES = layout("cases", "The clearest {cases} of each case", "checkpoints count from 0; one "
-    "question may be of several cases; costs with probes", run="Run", protocol="Protocol",
+    "question may be several cases; costs include probes", run="Run", protocol="Protocol",
     case="Case", id="Question", learned_checkpoint="Learned ckpt", scalar_checkpoint="Scalar ckpt",
     full_correct="Full right", learned_correct="Learned right", scalar_correct="Scalar right",
     learned_cost=("Learned cost", "tokens"), scalar_cost=("Scalar cost", "tokens"),
@@ -45,7 +45,7 @@ _TEXTS = layout("texts", "Their texts, where the run holds them", run="Run", id=
 
 
 def _rows(sources: Sequence[Source], views: Sequence[View], options: StudyOptions) -> Iterator[Row]:
-    """List cases and trajectories; ``extra["cases"]`` is the number of questions of each case."""
+    """List cases and trajectories; ``extra["cases"]`` limits the questions shown of each case."""
     shown = _OUTLINE.whole(options, "cases")
     for source, view in zip(sources, views, strict=True):
         yield from _of_run(source, view, shown, options)
@@ -55,16 +55,16 @@ def _of_run(source: Source, view: View, shown: int, options: StudyOptions) -> It
     setting, (calibration, test) = paper_setting(view), paper_split(view.table.n_questions)
     points = operating_points(setting, calibration, test, alpha=options.alpha, delta=options.delta)
     names, scores = (view.label, "paper"), [setting.scores[p.family][test] for p in points]
-    stops = [first_stops(each, p.threshold) for each, p in zip(scores, points, strict=True)]
+    stops = [first_stops(s, p.threshold) for s, p in zip(scores, points, strict=True)]
     at, table, correct = np.arange(test.size), view.table.take(test), setting.correct[test]
     full = (correct[:, -1], setting.costs.full_total[test])
-    right = [correct[at, each] for each in stops]
-    costs = [setting.costs.total[test][at, each].astype(np.float64) for each in stops]
+    right = [correct[at, stop] for stop in stops]
+    costs = [setting.costs.total[test][at, stop].astype(np.float64) for stop in stops]
     listed: dict[int, None] = {}
-    for case, found in find_cases(stops, right, costs, *full).items():
-        n, families = found.size, (p.family for p in points)
+    for case, rows in find_cases(stops, right, costs, *full).items():
+        n, families = rows.size, (p.family for p in points)
         yield Row(_COUNTS, (*names, *families, case, n, n / test.size))
-        for row in found[:shown].tolist():
+        for row in rows[:shown].tolist():
             listed[row] = None
             whole = (*stops, full[0], *right, *costs, full[1])
             yield Row(_CASES, (*names, case, table.ids[row], *(c[row].item() for c in whole)))
@@ -74,7 +74,7 @@ def _of_run(source: Source, view: View, shown: int, options: StudyOptions) -> It
         for j in range(table.n_checkpoints):
             answer = forced[j] if forced else None
             ended, right_here = bool(table.ended[row, j]), bool(table.correct[row, j])
-            cells = (ended, answer, right_here, *(float(each[row, j]) for each in scores))
+            cells = (ended, answer, right_here, *(float(s[row, j]) for s in scores))
             yield Row(_PATHS, (*names, table.ids[row], j, int(table.budgets[j]), *cells))
         if table.ids[row] in texts:
             yield Row(_TEXTS, (view.label, table.ids[row], *texts[table.ids[row]]))
@@ -87,12 +87,12 @@ def find_cases(
     full_right: BoolArray,
     full_cost: FloatArray,
 ) -> dict[str, IntArray]:
-    """Return the rows of each case's questions, the clearest first; cases may overlap.
+    """Return the rows of each case, the clearest question first; cases may overlap.
 
     ``lost-correct``: full thinking is right and the learned rule wrong.  ``scalar lost-correct``:
     full thinking and the learned rule are right and the scalar rule is wrong.  ``overhead
-    failure``: the learned rule is right and costs more than full thinking.  ``learned wins`` and
-    ``scalar wins``: all three are right, and that rule stops earlier than the other and is cheaper.
+    failure``: the learned rule is right but costs more than full thinking.  ``learned wins`` and
+    ``scalar wins``: all three are right, and that rule stops earlier and is cheaper.
     Within a case, the largest difference in cost comes first.
 
     Parameters
@@ -103,8 +103,8 @@ def find_cases(
     full_right, full_cost
         The same for full thinking.
 
-    Paper, Appendix "Interpolation and Failure-Case Checks", Table "Failure cases", which lists
-    such questions and names the cases without defining them.
+    Paper, Appendix "Interpolation and Failure-Case Checks", Table "Failure cases": it names these
+    cases without defining them.
     """
     (a, b), (learned, scalar) = stops, right
     both, saved, ahead = full_right & learned & scalar, full_cost - costs[0], costs[1] - costs[0]
@@ -126,7 +126,7 @@ _Texts = Mapping[str, tuple[str | None, str | None, str | None]]
 
 
 def _texts(source: Source) -> tuple[_Answers, _Texts]:
-    """Return forced answers and texts of questions; an archive holds answers only."""
+    """Return forced answers and texts of questions; an archive has only answers."""
     if source.manifest is None:
         path = parse_json((source.folder / ARCHIVE).read_text(encoding="utf-8"))["path"]
         rows = zip(source.table.ids, read_answers(Path(path)), strict=True)
@@ -136,7 +136,7 @@ def _texts(source: Source) -> tuple[_Answers, _Texts]:
         workload = read_workload(Path(source.manifest["workload"]["path"]))
         asked = {q.key: q.messages[-1]["content"] for q in workload.questions}
     except WorkloadError:
-        asked = {}  # the file is gone or damaged: show answers without questions
+        asked = {}  # gone or damaged: show answers without questions
     answers = {(r.id, r.sample): [c.answer for c in r.checkpoints] for r in records}
     return answers, {
         r.id: (asked.get(r.key), r.gold, r.natural_answer and r.natural_answer.strip())

@@ -32,7 +32,7 @@ _BY_FEATURES = layout("peaks", "Peak gain by features",
 _BY_CLASS = layout("peaks", "Peak gain by class of classifier", "the eight features, out of fold",
     **_VARIANTS, ahead="Ahead of logistic", ahead_ci="95 % CI", auroc="AUROC")
 _SCORES = layout("scores", "Calibration of scores",
-    "scores that are no probabilities have an AUROC alone", run="Run", protocol="Protocol",
+    "scores that are not probabilities have only an AUROC", run="Run", protocol="Protocol",
     score="Score", questions="Questions", checkpoints="Checkpoints", right=("Right", "share"),
     ece="ECE", brier="Brier", brier_ci="Brier 95% low", auroc="AUROC")
 _BINS = layout("bins", "Reliability", "ten bins of equal width", run="Run", protocol="Protocol",
@@ -48,9 +48,9 @@ _SUBSETS: Mapping[str, tuple[str, ...]] = {
     _ALL: FEATURES,
     "all ten": (*FEATURES, *reversed(AUDIT_FEATURES)),
 }
-"""In the order of the paper's table; the ten features in the order of its archives."""
+"""In the order of the paper's table; the ten features as ordered in its archives."""
 _PROBABILITIES = ("learned", "confidence")
-"""Scores that are probabilities; the others only rank (AUROC)."""
+"""Scores that are probabilities; the others only rank."""
 
 
 def _ablation(view: View, options: StudyOptions) -> Iterator[Row]:
@@ -63,7 +63,6 @@ def _ablation(view: View, options: StudyOptions) -> Iterator[Row]:
 
 
 def _classifiers(view: View, options: StudyOptions) -> Iterator[Row]:
-    """Fit each class of classifiers."""
     features, folds = feature_array(view.table), paper_folds(view.table.n_questions)
     probabilities: dict[str, FloatArray] = {
         kind: classify_out_of_fold(kind, features, view.table.correct, folds)

@@ -1,7 +1,7 @@
 """Studies of the paper's comparison at equal risk: `alpha-grid` and `split-sensitivity`.
 
 Each probe is charged the paper's cap, one union bound covers all candidates, and thresholds are
-chosen on 40 % of the questions and measured on the others.
+chosen on 40 % of the questions and measured on the rest.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Studies of the gain over fixed budgets.
 
 `frontier`, `validation-selected`, `schedules`, `proxies`, `serving` and `map`.  A peak is searched
-over the thresholds of the published scripts, on the very questions that measure it.
+over the thresholds of the published scripts, on the same questions that measure it.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _frontier(view: View, options: StudyOptions) -> Iterator[Row]:
 
 
 def _validation_selected(view: View, options: StudyOptions) -> Iterator[Row]:
-    """Choose thresholds by their gain on one part of the questions, and measure the other."""
+    """Choose thresholds by their gain on some questions, and measure them on the others."""
     setting = paper_setting(view)
     chosen_on, test = paper_split(view.table.n_questions)
     thinking, correct = setting.costs.thinking, setting.correct
@@ -142,7 +142,7 @@ _KEPT = layout("gain", "Peak gain of the learned rule", "against fixed budgets a
 
 
 def nearest_columns(budgets: IntArray, schedule: Sequence[int]) -> tuple[int, ...]:
-    """Return the columns nearest to a schedule that is scaled to the last probed budget.
+    """Return the columns nearest to a schedule, scaled to the last probed budget.
 
     Ties go to the smaller budget, and each column counts once.
     """
@@ -153,7 +153,7 @@ def nearest_columns(budgets: IntArray, schedule: Sequence[int]) -> tuple[int, ..
 def _schedules(view: View, options: StudyOptions) -> Iterator[Row | str]:
     """Yield the peak gain of the paper's schedules, on the probed budgets nearest to theirs.
 
-    The gain is over fixed budgets at every probed checkpoint, the same for all schedules.
+    All gains are over the same fixed budgets, those of every probed checkpoint.
     """
     setting, budgets, run = paper_setting(view), view.table.budgets, view.label
     every = tuple(range(budgets.size))
@@ -171,12 +171,12 @@ def _schedules(view: View, options: StudyOptions) -> Iterator[Row | str]:
         yield _KEPT.row(run=run, schedule=name, checkpoints=n, peak_gain=gain, retention_pct=share,
             max_overhead=PROBE_CAP * n)  # fmt: skip
     if missed := [n for n, s in PAPER_SCHEDULES.items() if not {*budgets.tolist()} >= {*s}]:
-        nearest = "stand on the nearest probed budgets, scaled to the last one"
+        nearest = "use the nearest probed budgets, scaled to the last one"
         yield f"{run}: {', '.join(missed)} {nearest} ({int(budgets[-1])})"
 
 
 def _gain_at(view: View, setting: PaperSetting, columns: tuple[int, ...]) -> float | None:
-    """Return the peak gain of a rule fitted and probed at `columns`; None if labels are equal."""
+    """Return the peak gain of a rule fitted and probed at `columns`; None if all labels agree."""
     index = list(columns)
     correct, thinking = setting.correct[:, index], setting.costs.thinking[:, index]
     try:
@@ -257,8 +257,8 @@ def _serving(view: View, options: StudyOptions) -> Iterator[Row]:
     budgets = view.table.budgets.astype(np.float64)
     stopped = np.take_along_axis(setting.costs.total, stops[:, None], axis=1)
     left = float(setting.costs.full_total.mean() - stopped.mean())
-    # Tokens read again by checkpoint j: from a prefix cache the paper counts B_j for each probe so
-    # far, at a black box the prefix of each.
+    # Tokens read again by checkpoint j: with a prefix cache the paper counts B_j for each probe so
+    # far, for a black box each probe's prefix.
     read = {
         "kv-fork": (None, np.zeros_like(budgets)),
         "prefix-cache": (PAPER_CACHED_WEIGHT, budgets * np.arange(1, budgets.size + 1)),
@@ -292,7 +292,7 @@ _BY_STACK = layout("serving", "Saving of the learned rule at peak gain", setting
 
 
 def _map(sources: Sequence[Source], views: Sequence[View], options: StudyOptions) -> Iterator[Row]:
-    """Make the compact summary; ``extra["paper"]`` of ``1`` adds the paper's settings."""
+    """Make the compact summary; ``1`` as ``extra["paper"]`` adds the paper's settings."""
     paper = options.extra.get("paper", "0")
     if paper not in ("0", "1"):
         raise StudyError(f"option paper must be 0 or 1, got {paper!r}")

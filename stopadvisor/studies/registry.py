@@ -1,6 +1,6 @@
 """The list of studies, and how one runs.
 
-A module with `OUTLINES` of studies is imported when one of them runs: listing imports none.
+A module with studies' `OUTLINES` is imported only when one of them runs.
 """
 
 from __future__ import annotations
@@ -128,15 +128,14 @@ def outline_of(name: str) -> Outline:
 def run_study(name: str, sources: Sequence[Source], options: StudyOptions) -> StudyReport:
     """Run one study.
 
-    Raises StudyError: there are too few runs, the study has no such option, or it refuses the
-    runs.
+    Raises StudyError: there are too few runs, an unknown option, or runs that the study refuses.
     """
     line = STUDIES[name]
     if len(sources) < 2 and line.needs.startswith("two"):
         raise StudyError(f"needs {line.needs}, got {len(sources)}")
-    if strange := options.extra.keys() - line.options.keys():
+    if unknown := options.extra.keys() - line.options.keys():
         known = ", ".join(line.options) or "none"
-        raise StudyError(f"study {name} has no option {min(strange)!r}; its own options: {known}")
+        raise StudyError(f"study {name} has no option {min(unknown)!r}; its own options: {known}")
     return outline_of(name).report(sources, options)
 
 
@@ -154,7 +153,7 @@ def paper_setting(view: View) -> PaperSetting:
 def compare_at_risk(
     setting: PaperSetting, options: StudyOptions, *, rivals: Sequence[str] = SCALAR_FAMILIES
 ) -> MatchedRisk:
-    """Compare the learned rule with others at `options.alpha`, on the paper's 40/60 split."""
+    """Compare the learned rule with `rivals` at `options.alpha`, on the paper's 40/60 split."""
     (comparison,) = match_risk(
         setting,
         *paper_split(len(setting.correct)),

@@ -2,7 +2,7 @@
 
 Paper, Appendices "Prompt and Decoding Robustness" and "Temperature Sweep": full accuracy (of forced
 answers at the last budget), peak gain and mean thinking.  Beyond the paper, `cues` compares forced
-with natural answers on finished traces, which tells a brittle cue from a weak model.
+with natural answers on finished traces, to tell a brittle cue from a weak model.
 """
 
 from __future__ import annotations

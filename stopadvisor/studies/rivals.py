@@ -1,8 +1,8 @@
 """Study `rivals`: savings of simple rules and of the advised one at the same certified risk.
 
-A run's questions are split many times: some choose a rule, some certify it, the others measure it.
-Every rival is chosen by the same code, passes the same exact test and pays the same costs; a simple
-one just has fewer families to choose from.  The best of many splits is no certificate.
+A run's questions are split many times: some choose a rule, some certify it, the rest measure it.
+Every rival is chosen by the same code, passes the same exact test and pays the same costs; simple
+ones just have fewer families to choose from.  The best of many splits is no certificate.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _SIMPLE: Mapping[str, tuple[str, ...]] = {
     "equal answers": ("run-stability", "agreement"),
     _AT_MARKERS: ("deer",),
 }
-"""Simple rivals, and the families that each chooses from."""
+"""Simple rivals, and the families each chooses from."""
 _FIT, _CALIBRATION = 0.32, 0.48
-"""Shares of the questions, in the ratio of the default 40/60 split; the rest measures."""
+"""Shares of the questions, in the ratio of the default 40/60 split; the rest measure."""
 _RESAMPLES = 2000
 
 # fmt: off
@@ -50,7 +50,6 @@ _SAVINGS = layout("savings", "Net saving at equal certified risk, α = {alpha:g}
 
 
 def _rows(_: Sequence[Source], views: Sequence[View], options: StudyOptions) -> Iterator[Row | str]:
-    """Compare the rules on each run."""
     n_splits = _OUTLINE.whole(options, "splits")
     settings = Settings(
         alpha=options.alpha,
@@ -61,7 +60,7 @@ def _rows(_: Sequence[Source], views: Sequence[View], options: StudyOptions) -> 
     for shown in views:
         bare = shown.table.graded_by == "agreement"
         if bare:
-            yield f"{shown.label}: no gold for every question: what differs counts as lost"
+            yield f"{shown.label}: some questions have no gold: an answer that differs is lost"
         yield from _of_run(shown, replace(settings, loss="differs") if bare else settings, n_splits)
 
 
@@ -118,16 +117,16 @@ def _of_run(shown: View, settings: Settings, n_splits: int) -> Iterator[Row | st
 
 @dataclass(frozen=True)
 class AppliedRule:
-    """Loss and cost of each question under a certified rule, or full thinking without one."""
+    """Loss and cost of each question under a certified rule, else under full thinking."""
 
     lost: BoolArray  # (n_questions,)
     cost: FloatArray  # (n_questions,)
 
 
 def certified(choice: Choice, table: OpenQuestions, rows: IntArray) -> AppliedRule:
-    """Certify a choice on `rows` of a table, and apply the rule to all of its questions.
+    """Certify a choice on `rows` of a table, and apply the rule to all its questions.
 
-    Rows may repeat, if questions were drawn with replacement.
+    Rows may repeat, as when questions are drawn with replacement.
     """
     settings = choice.settings
     names = tuple(f"calibration {number}" for number in range(rows.size))
@@ -145,12 +144,12 @@ def certified(choice: Choice, table: OpenQuestions, rows: IntArray) -> AppliedRu
     )
 
 
-# --- Savings over many splits --------------------------------------------------------
+# --- Savings over many splits ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Split:
-    """Rows of the questions that choose a rule, certify it, and measure it."""
+    """Rows of the questions that choose, certify and measure a rule."""
 
     number: int
     fit: IntArray
@@ -188,9 +187,8 @@ class Trial:
     def saving(self, name: str, minus: str | None = None, *, uncut: bool = False) -> Saving:
         """Return a rule's mean net saving on held-out questions, or its lead over rule `minus`.
 
-        `uncut` leaves out traces that were cut off at the cap on thinking.  The interval resamples
-        questions, the same ones for every split and both rules; each split keeps its rules and
-        thresholds.
+        `uncut` leaves out traces cut off at the cap on thinking.  The interval resamples questions,
+        the same for every split and both rules; each split keeps its rules and thresholds.
         """
         here = self.held_out & ~self.truncated if uncut else self.held_out
         measured = np.flatnonzero(here.any(axis=0))
@@ -208,7 +206,7 @@ class Trial:
         return Saving(float(saved[0]), low, high)
 
     def lost_share(self, name: str) -> float:
-        """Return the share of held-out questions that are lost, mean over splits."""
+        """Return the mean share of held-out questions lost, over splits."""
         lost = (self.lost[name] & self.held_out).sum(axis=1)
         return float((lost / self.held_out.sum(axis=1)).mean())
 

@@ -1,4 +1,4 @@
-"""What every study shares: the questions it may show, its options, its tables and its files.
+"""Shared by all studies: which questions they may show, their options, tables and files.
 
 One declaration gives a column's key, title and unit; rows, JSON and CSV follow from it.
 """
@@ -40,14 +40,13 @@ class View:
     table: OpenQuestions
     """The first trace of each question, or all of them."""
     basis: Literal["all", "fit"]
-    """All questions, or the fit part alone while calibration questions are closed."""
+    """All questions, or only the fit part while calibration questions are closed."""
 
 
 def views_of(sources: Sequence[Source], *, all_samples: bool = False) -> list[View]:
     """Return what a study may show of each source.
 
-    `all_samples` gives all traces instead of each question's first; those of one question are not
-    independent.
+    `all_samples` gives all traces of a question instead of its first; they are not independent.
     """
     views = []
     for source, label in zip(sources, labels(sources), strict=True):
@@ -62,9 +61,9 @@ def views_of(sources: Sequence[Source], *, all_samples: bool = False) -> list[Vi
 
 
 def _paper_views(sources: Sequence[Source]) -> list[View]:
-    """What may be shown of each source, under the paper's ``last-checkpoint`` reference.
+    """Like `views_of`, under the paper's ``last-checkpoint`` reference.
 
-    Raises StudyError: a question that may be shown has no gold.
+    Raises StudyError: a question has no gold.
     """
     views = views_of(sources)
     for shown in views:
@@ -77,7 +76,7 @@ def _paper_views(sources: Sequence[Source]) -> list[View]:
 
 
 def labels(sources: Sequence[Source]) -> list[str]:
-    """Names of sources: of their folders, or whole paths where two folders share a name."""
+    """Names of the sources' folders, or whole paths if two folders share a name."""
     names = [source.folder.name for source in sources]
     if len(set(names)) == len(names):
         return names
@@ -97,7 +96,7 @@ class Column:
     title: str
     """Its heading on a screen."""
     unit: str = ""
-    """Empty for words and plain numbers, else `%`, `pp`, `tokens` or `share`."""
+    """`%`, `pp`, `tokens` or `share`; empty for words and plain numbers."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,7 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     """Values in the order of the columns, not rounded; null where there is none."""
     note: str = ""
-    """How to read it; empty where the title says it all."""
+    """How to read it; empty if the title says it all."""
 
     def row(self, **values: Any) -> Row:
         """Make a row; ``NAME_ci`` is an `Interval`, a pair, or None."""
@@ -155,7 +154,7 @@ class StudyReport:
     SCHEMA: ClassVar[None] = None
 
     schema: int = 1
-    """Raised when a program that reads this must change; each study of `study all` has it too."""
+    """Raised when readers must change; each study of `study all` has it too."""
     study: str
     """Its name."""
     paper: str
@@ -241,7 +240,7 @@ Rows = Callable[[Sequence[Source], Sequence[View], StudyOptions], Iterable[Row |
 
 
 def of_each(rows: Callable[[View, StudyOptions], Iterable[Row | str]]) -> Rows:
-    """Make the rows of all runs from a function that makes those of one."""
+    """Make the rows of all runs with a function that makes those of one."""
 
     def of_all(
         _: Sequence[Source], views: Sequence[View], options: StudyOptions
@@ -269,7 +268,7 @@ class Outline:
     """Defaults of the study's own options."""
 
     def title(self, table: Table, options: StudyOptions) -> str:
-        """Return the title of a table under some options."""
+        """Return a table's title under some options."""
         words = {**self.defaults, **options.extra}
         return table.title.format(alpha=options.alpha, serving=options.serving, **words)
 
@@ -281,15 +280,14 @@ class Outline:
         return int(value)
 
     def report(self, sources: Sequence[Source], options: StudyOptions) -> StudyReport:
-        """Sort the rows into their tables, in order; a text is a remark, kept once."""
+        """Sort the rows into their tables, in order; texts become remarks, without repetition."""
         views = self.views(sources)
         rows: dict[str, list[tuple[Cell, ...]]] = {table.name: [] for table in self.tables}
         texts = []
         if closed := [view.label for view in views if view.basis == "fit"]:
             texts.append(
-                f"fit questions alone: nobody has seen outcomes of the calibration questions of "
-                f"{', '.join(closed)} yet, and until `stopadvisor calibrate` certifies, or "
-                "--open-calibration is said, they stay closed"
+                f"fit questions alone: calibration questions of {', '.join(closed)} stay closed "
+                "until `stopadvisor calibrate` certifies, or --open-calibration is given"
             )
         for item in self.rows(sources, views, options):
             if isinstance(item, str):

@@ -50,7 +50,7 @@ def _gains(
         target = settings[b]
         calibration, test = paper_split(len(target.correct))
         moved = expit(models[a].scores(features[b]))
-        # At the threshold with the highest gain on calibration questions.
+        # At the threshold with the highest gain on the target's calibration questions.
         calibrated, trained = (
             _peak(target, scores, test, _peak(target, scores, calibration).threshold).gain
             for scores in (moved, target.scores["learned"])
@@ -66,8 +66,8 @@ def _gains(
         )
         if a < b and _keys(sources[a]) & _keys(sources[b]):
             yield (
-                f"{views[a].label} and {views[b].label} share questions: between them the paper's "
-                "gains are those of another model or decoding on questions already seen"
+                f"{views[a].label} and {views[b].label} share questions: their gains show transfer "
+                "to another model or decoding, on questions already seen"
             )
 
 
@@ -85,7 +85,7 @@ def _peak(
 
 
 def _keys(source: Source) -> set[str]:
-    """Return the keys of a source's questions; none for an archive, whose rows are unnamed."""
+    """Return the keys of a source's questions; none for an archive, whose rows have no names."""
     return set() if source.is_archive else set(source.table.keys)
 
 
