@@ -45,13 +45,13 @@ class PaperStacks:
     """Net saving of the learned rule on each of the paper's serving stacks."""
 
     operating_point: str
-    """The rule that is priced, in words."""
+    """The priced rule, in words."""
     kv_fork: PaperSaving = field(metadata={"alias": "kv-fork"})
-    """The server keeps the whole cache of a request."""
+    """The server keeps a request's whole cache."""
     prefix_cache: PaperSaving = field(metadata={"alias": "prefix-cache"})
     """The server caches prefixes in blocks."""
     black_box: PaperSaving = field(metadata={"alias": "black-box"})
-    """Every request pays for its whole prefix."""
+    """Every request pays for its whole prefix again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +84,8 @@ def assess_paper(
 ) -> AssessedByPaper:
     """Assess under the paper's protocol, over all questions.
 
-    Raises CalibrationError: calibration questions are closed, there are too few questions or labels
-    of one class only, or the paper has no such regime.
+    Raises CalibrationError: calibration questions are closed, there are too few questions, labels
+    are all alike, or the paper has no such regime.
 
     Paper, Section "Discussion and Limitations": steps (1) to (4) of its decision procedure.
     """
@@ -136,14 +136,14 @@ def recommend_paper(shape: Profile, row: MatchedRisk, regime: str, saving: float
     reasons.append(
         f"Evidence: {row.verdict} at alpha = {row.alpha:g} on test questions (the saving of all "
         f"signals together minus that of the best one is {spread.median:+.1f} points, 95 % "
-        f"[{spread.low:+.1f}, {spread.high:+.1f}]); the paper's intervals take thresholds for "
-        "given and tell equal rules apart too often."
+        f"[{spread.low:+.1f}, {spread.high:+.1f}]); the paper's intervals treat thresholds as "
+        "fixed and tell equal rules apart too often."
     )
     point = row.learned if row.verdict == "learned better" else row.scalar
     if row.verdict == "inconclusive" and row.learned.feasible:
         point = row.learned
     if not point.feasible:
-        reasons.append("Certificate: the test passes no threshold, so full thinking stays.")
+        reasons.append("Certificate: no threshold passes the test, so full thinking stays.")
         return Recommendation("full-budget", None, None, None, regime, tuple(reasons))
     reasons.append(
         f"Serving: under {regime} the learned rule saves {saving:.1f} % at its peak-gain threshold."

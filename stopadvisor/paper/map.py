@@ -1,6 +1,6 @@
 """The published figures of the paper's 18 settings, to compare your own runs with.
 
-Transcribed from the tables named below; a test compares every figure with the text.
+Transcribed from the tables named below; a test compares every figure with the paper's text.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Peak gain: a rule's highest point above fixed budgets, under the paper's accounting.
 
-A summary after the fact: the threshold is chosen on the very questions that measure it.  Each
-resample has its own frontier of fixed budgets, while thresholds stay.
+A summary after the fact: the questions that measure the threshold also chose it.  Each resample has
+its own frontier of fixed budgets, but thresholds stay.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ __all__ = [
 def peak_thresholds(family: str, scores: FloatArray) -> FloatArray:
     """Return the thresholds over which the published scripts search for a peak, ascending.
 
-    Probabilities use the grid of the paper's serving table, run lengths every possible length.
-    Other scores have no common scale: their grid is even from the lowest score to the highest.
+    Probabilities use the grid of the paper's serving table, run lengths all possible lengths.
+    Other scores have no common scale: their grid is even between the lowest and highest score.
     """
     if family.startswith(("learned", "terminator")):
         start, stop, number = PAPER_OPERATING_GRID
@@ -47,7 +47,7 @@ def peak_thresholds(family: str, scores: FloatArray) -> FloatArray:
 def fixed_budgets(setting: PaperSetting, rows: IntArray | None = None) -> Frontier:
     """Return the frontier of fixed budgets, in mean thinking tokens, on all questions or `rows`.
 
-    Its points are numbered by checkpoint.
+    Its points are the checkpoints.
     """
     chosen = slice(None) if rows is None else rows
     cost = setting.costs.thinking[chosen]
@@ -107,9 +107,9 @@ def learned_peak(setting: PaperSetting) -> Peak:
 
 
 def savings_at(best: Peak, setting: PaperSetting) -> dict[str, float]:
-    """Return what a rule saves at its peak under each of the paper's serving regimes.
+    """Return a rule's saving at its peak under each of the paper's serving regimes.
 
-    In percent of the tokens of full thinking, with every probe charged its cap.
+    In percent of full thinking's tokens, with every probe charged its cap.
 
     Paper, Section "Training and Metrics", Eq. for G(tau); Appendix "Cost and Serving Profiles".
     """
@@ -140,11 +140,11 @@ def resample_gains(
 ) -> dict[str, FloatArray]:
     """Return the gain of each rule in each resample; all rules share the resamples.
 
-    `stops` are the checkpoints at which each rule stops each question, (n_questions,); `thinking`,
-    in tokens, and `correct` have shape (n_questions, n_checkpoints), the gains (n_resamples,).
+    `stops` are the checkpoints at which a rule stops each question, (n_questions,); `thinking`, in
+    tokens, and `correct` have shape (n_questions, n_checkpoints), gains (n_resamples,).
 
     Paper, Eq. for G(tau) and Appendix "Full In-Distribution Frontier Summary"; as in the published
-    scripts, the threshold is the one chosen on all questions.
+    scripts, thresholds are those chosen on all questions.
     """
     n, m = correct.shape
     columns = [thinking, correct.astype(np.float64)]
@@ -153,7 +153,7 @@ def resample_gains(
         columns.append(np.take_along_axis(columns[1], at[:, None], axis=1))
     values = np.concatenate([np.ones((n, 1)), *columns], axis=1)
     blocks = block_sums(values)
-    # Means per question before float32: sums of tokens over a million of them would lose digits.
+    # Means per question, before float32: token sums over a million questions would lose digits.
     blocks /= n / len(blocks)
     sums = resample_counts(len(blocks), n_resamples, rng=rng) @ blocks.astype(np.float32)
     means = sums[:, 1:].astype(np.float64) / sums[:, :1]

@@ -1,8 +1,8 @@
 """The paper's protocol, from scores to the comparison that ``--protocol paper`` prints.
 
 Out-of-fold scores over all questions, a 40/60 split, a threshold grid per family, Hoeffding with a
-union bound, the cheapest feasible candidate, and a paired bootstrap with frozen thresholds.  It
-reproduces the paper; for a deployment use `assess` and `calibrate`.
+union bound, the cheapest feasible candidate, and a paired bootstrap with frozen thresholds.  This
+reproduces the paper; to deploy, use `assess` and `calibrate`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 
 _GRID_QUANTILES = np.unique(np.concatenate([[0, 0.005], np.arange(1, 100) / 100, [0.995, 1.0]]))
 _MOST_UNIQUE_SCORES = 500
-"""Up to this many distinct scores, all of them join the grid."""
+"""If there are at most this many distinct scores, all join the grid."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class PaperRule:
     threshold: float
     """Stop when the score reaches it."""
     candidates: int
-    """Number of pairs of family and threshold that were tried: K of the union bound."""
+    """Pairs of family and threshold that were tried: K of the union bound."""
     test_risk: float
     """Share of the test questions that lose a right answer."""
     test_accuracy: float
@@ -77,7 +77,7 @@ class MatchedRisk:
     """The best rule of one signal."""
     delta_saving_pp: Interval
     """Saving of learned minus scalar, in percentage points.  As in the published scripts, it is
-    there even if a side is not feasible, and so never stops."""
+    given even if a side is not feasible and so never stops."""
     verdict: str
     """`learned better`, `scalar better`, `comparable` or `inconclusive`."""
 
@@ -105,7 +105,7 @@ class PaperSetting:
         Full thinking is the last checkpoint, whatever the table's reference, and each probe is
         charged the paper's cap.
 
-        Raises CalibrationError: there are fewer than 10 questions, or labels of one class only.
+        Raises CalibrationError: there are fewer than 10 questions, or all labels are alike.
         """
         n = table.n_questions
         if n < 10:
@@ -131,7 +131,7 @@ def paper_probability(
 
 
 def first_stops(scores: FloatArray, threshold: float) -> IntArray:
-    """Return the first checkpoint whose score reaches the threshold, else the last one.
+    """Return each question's first checkpoint that reaches the threshold, else the last one.
 
     Shape (n_questions,).
     """
@@ -249,7 +249,7 @@ def match_risk(
     Parameters
     ----------
     calibration, test : ndarray of int
-        Rows that choose thresholds and rows that measure them.
+        Rows that choose thresholds, and rows that measure them.
     rivals : sequence of str
         Families that compete with the learned rule, by their cheapest feasible threshold; one
         union bound covers them all.
@@ -269,7 +269,7 @@ def match_risk(
         )
         for alpha in alphas
     ]
-    # Every alpha has the same resamples, so one matrix product serves all.
+    # All alphas share the resamples, so one matrix product serves them.
     rng = np.random.default_rng(PAPER_BOOTSTRAP_SEED)
     difference = np.stack([scalar[1] - point[1] for _, point, scalar in chosen], axis=1)
     full = setting.costs.full_total[test]

@@ -1,9 +1,9 @@
 """Rules for comparison only: proxies of published early exits, and other learned rules.
 
 DEER, EAT, PUMA and TERMINATOR as the paper's scripts imitate them on recorded probes, the learned
-rule with the two audit features (LearnStop-10), and other classes of classifiers.  None is
-exported.  The real systems read more than forced answers, so these proxies do not represent them.
-Peaks of rules with two conditions are searched here, too.
+rule with the two audit features (LearnStop-10), and other classifier classes.  None is exported.
+The real systems read more than forced answers, so these proxies do not represent them.  Peaks of
+rules with two conditions are searched here too.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ Proxy = Literal["deer", "eat", "puma", "terminator-light"]
 _PROXIES: tuple[Proxy, ...] = get_args(Proxy)
 AUDIT_FAMILIES = (*_PROXIES, "learned-10")
 TWO_CONDITION_FAMILIES = ("confidence-leap", "deer", "eat", "puma")
-"""Families whose peak is searched over two numbers; at matched risk each is one score."""
+"""Families whose peak is searched over two numbers; at matched risk each has one score."""
 
 _NO_VARIANCE = 999.0
-"""Stands for the variance of an incomplete window; no entropies vary as much."""
+"""Stands for the variance of an incomplete window; no real one is as large."""
 
 
 # --- One score, for matched risk ------------------------------------------------------------------
@@ -192,7 +192,7 @@ def _hits(family: str, table: GradedTable) -> Iterator[tuple[tuple[float, float]
             for most in _even(0.0, float(density.max()), PAPER_PUMA_DENSITIES, 4):
                 yield (float(length), most), (runs >= length) & (density <= most)
     else:
-        raise ValueError(f"a rule of two conditions is among {TWO_CONDITION_FAMILIES}: {family!r}")
+        raise ValueError(f"a rule of two conditions is one of {TWO_CONDITION_FAMILIES}: {family!r}")
 
 
 def _even(start: float, stop: float, number: int, digits: int) -> list[float]:
@@ -200,7 +200,7 @@ def _even(start: float, stop: float, number: int, digits: int) -> list[float]:
     return values
 
 
-# --- Classes of classifiers for the learned rule --------------------------------------------------
+# --- Classifier classes for the learned rule ------------------------------------------------------
 
 Classifier = Literal["logistic", "random-forest", "gradient-boosting", "mlp"]
 CLASSIFIERS: tuple[Classifier, ...] = get_args(Classifier)
@@ -213,10 +213,10 @@ def classify_out_of_fold(
 ) -> FloatArray:
     """Return the probability of a right answer, by a classifier that never saw the question.
 
-    `features` have shape (n_questions, n_checkpoints, n_features), `correct` and what is returned
+    `features` have shape (n_questions, n_checkpoints, n_features), `correct` and the result
     (n_questions, n_checkpoints), `folds` (n_questions,).
 
-    Raises CalibrationError: a training part holds labels of one class only.
+    Raises CalibrationError: all labels of a training part are alike.
 
     Paper, Appendix "Classifier Class Comparison"; seed 42 as in its reproducibility manifest, the
     sizes from its published scripts.
@@ -257,8 +257,6 @@ def _unfitted(kind: Classifier) -> Any:
         from sklearn.ensemble import GradientBoostingClassifier
 
         return GradientBoostingClassifier(n_estimators=100, max_depth=4, random_state=_SEED)
-    if kind == "mlp":
-        from sklearn.neural_network import MLPClassifier
+    from sklearn.neural_network import MLPClassifier
 
-        return MLPClassifier(hidden_layer_sizes=(32, 16), max_iter=500, random_state=_SEED)
-    raise CalibrationError(f"classifier must be one of {CLASSIFIERS}, got {kind!r}")
+    return MLPClassifier(hidden_layer_sizes=(32, 16), max_iter=500, random_state=_SEED)

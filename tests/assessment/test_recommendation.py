@@ -362,4 +362,4 @@ def test_the_papers_own_recommendation(row: MatchedRisk, saving: float, policy: 
     found = recommend_paper(shape("learned"), row, "kv-fork", saving)
     assert found.policy == policy
     assert found.family == {"learned": "learned", "scalar": "entropy"}.get(policy)
-    assert any("take thresholds for given" in text for text in found.reasons)
+    assert any("treat thresholds as fixed" in text for text in found.reasons)
