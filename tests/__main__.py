@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 N_WORKERS = min((os.cpu_count() or 1) + 1, 4)
 """One more than cores, because tests of servers wait; at most four, because each worker takes a
-gigabyte of memory and seven CPU seconds to collect all tests."""
+gigabyte of memory, and seven CPU seconds to collect all tests."""
 WORKERS = ("-n", str(N_WORKERS), "--dist", "loadfile", "--no-loadscope-reorder")
 """Workers take whole files, in the order of `tests.conftest`."""
 
@@ -44,9 +44,9 @@ class Check:
     words: tuple[str, ...]
     """Arguments of the interpreter."""
     in_background: bool = False
-    """Runs in parallel with the others; when it fails, the last of them is stopped."""
+    """Whether it runs in parallel with the others; if it fails, the last of them is stopped."""
     takes_arguments: bool = False
-    """Receives the other arguments of the command line: pytest."""
+    """Whether it receives the command line's other arguments, as pytest does."""
 
 
 LINT = (
@@ -145,7 +145,7 @@ def _start(
 
 def _failed(check: Check, code: int) -> int:
     print(f"tests: {check.shown!r} failed with exit code {code}", file=sys.stderr)
-    # A negative code is a signal's, and no exit code of ours.
+    # A negative code means a signal, and cannot be our exit code.
     return code if code > 0 else 1
 
 

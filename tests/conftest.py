@@ -1,6 +1,6 @@
-"""Settings of every test (no network, no user settings, two threads), and how workers share files.
+"""Settings of all tests (no network, no user settings, two threads), and how workers share files.
 
-With `pytest -n` each worker takes whole files, the longest first, and one worker takes all tests
+With `pytest -n` each worker takes whole files, the longest first, and a single one takes all tests
 of vLLM servers.
 """
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 gc.disable()  # until all tests are collected
 
-# Before torch or a tokenizer is first imported, by whichever test does so.
+# Before any test imports torch or a tokenizer.
 os.environ["HF_HUB_OFFLINE"] = "1"
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["OMP_NUM_THREADS"] = "1"  # the other threads are other workers
@@ -42,11 +42,11 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # A shell starts what runs in the background so, and processes that tests interrupt inherit it.
+    # A shell's background jobs ignore SIGINT, and processes that tests interrupt would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A deadline would fail right tests on a busy machine; with the same examples everywhere, anybody
-# can reproduce a failure.
+# A deadline would fail correct tests on a busy machine.  The same examples everywhere make failures
+# reproducible.
 settings.register_profile(
     "repeatable", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -63,9 +63,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have transformers find no torch in the fast tier, which runs no model.
+    """Hide torch from transformers in the fast tier, which runs no model.
 
-    It would import it, for seconds, wherever a tokenizer is loaded.
+    Otherwise loading a tokenizer would import torch, which takes seconds.
     """
     if config.getoption("numprocesses", None) or not _leaves_out(config, "slow", "integration"):
         return
@@ -74,7 +74,7 @@ def pytest_configure(config: pytest.Config) -> None:
         patch.setenv("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
         from transformers.utils import is_torch_available
 
-        is_torch_available()  # remembers what it found
+        is_torch_available()  # it remembers the answer
 
 
 def _leaves_out(config: pytest.Config, *marks: str) -> bool:
@@ -107,7 +107,7 @@ def _no_gpu_to_price() -> Generator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _certificates_read_once() -> Generator[None]:
-    """Share what HTTP clients need for TLS, which no test uses: reading it takes them longest."""
+    """Read certificates once for all HTTP clients: it takes them longest, and no test uses TLS."""
     import httpx2
 
     with pytest.MonkeyPatch.context() as patch:
@@ -168,7 +168,7 @@ def call(
 
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages without their pictures, which take most of a page's time."""
+    """Pages without pictures, which take most of their time."""
     pytest.importorskip("matplotlib", reason="matplotlib (extra report) draws the page")
     monkeypatch.setattr("stopadvisor.report.html.charts.pictures", lambda *_: [])
 
@@ -181,8 +181,8 @@ _RANDOM_MODELS = {"random_model", "windowed_model"}
 _SERVED = "tests/integration/"
 """Tests of vLLM servers, which are forked from one process and keep most of a core busy."""
 _FIRST = (_SERVED, "tests/engines/test_hf_probe.py", "tests/long/")
-"""What workers begin with.  In a new environment the first import of torch compiles it, for 12 s of
-CPU time: one worker does, while servers start and simulations are computed."""
+"""What workers begin with.  In a new environment the first import of torch compiles it, for 12 CPU
+seconds: one worker does so while servers start and simulations run."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -199,9 +199,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark integration tests, put the longest files first, skip `gpu` tests without a device.
 
-    A long file that starts last keeps one worker busy while the others have nothing to do.  How
-    long a file takes is estimated by its number of slow tests.  Others are mixed: those of servers
-    wait, and if all workers did so at once, no core would be busy.
+    A long file that starts last would keep one worker busy while the others are idle.  A file's
+    length is estimated by its number of slow tests.  Files of equal length are mixed: tests of
+    servers wait, and if all workers waited at once, no core would be busy.
     """
     slow: Counter[Path] = Counter()
     for item in items:
@@ -226,7 +226,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _has_cuda() -> bool:
-    """Whether torch finds a CUDA device; without a driver it is not imported to tell."""
+    """Whether torch finds a CUDA device; without a driver we need not import it to tell."""
     if not Path("/dev/nvidia0").exists():
         return False
     import torch
@@ -236,7 +236,7 @@ def _has_cuda() -> bool:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Fail tests in CI that are skipped because a program is missing."""
+    """In CI, fail tests that are skipped because a program is missing."""
     report = yield
     missing.failed_in_ci(report)
     return report
@@ -244,14 +244,14 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Do the same for files that are skipped as a whole."""
+    """The same for files that are skipped as a whole."""
     report = yield
     missing.failed_in_ci(report)
     return report
 
 
 def pytest_collection_finish() -> None:
-    """Exclude modules and tests, 700,000 objects, from garbage collection."""
+    """Exempt modules and tests, 700,000 objects, from garbage collection."""
     gc.freeze()
     gc.enable()
 

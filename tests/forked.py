@@ -1,8 +1,8 @@
-"""Commands in processes forked from one that has imported what they need, which is most of each.
+"""Run commands in processes forked from one that has done their imports, most of their time.
 
-`Forked` starts that one; its `client` is a shell's words before a command's: `stopadvisor` and its
-words, or `-c` and a program.  The command has the folder, environment, standard streams and exit
-code of a process of its own.
+`Forked` starts that process.  A shell puts the words of its `client` before those of a command:
+`stopadvisor` and its words, or `-c` and a program.  The command has the folder, environment,
+standard streams and exit code of a process of its own.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ IMPORTED = (
 )  # fmt: skip
 _STREAMS = 3
 _LONGEST = 2**20
-"""Bytes of a command with its environment."""
+"""Limit on a command with its environment, in bytes."""
 
 
 class Forked:
-    """The process that the commands are forked from; it ends with the one that started it."""
+    """The process from which commands are forked; it ends with the one that started it."""
 
     def __init__(self, folder: Path) -> None:
         self.address = folder / "forked"
@@ -45,7 +45,7 @@ class Forked:
 
     @property
     def client(self) -> list[str]:
-        """Words that come before those of a command; this file imports quickly by itself."""
+        """Words to put before a command's; without the package this file is imported quickly."""
         return [sys.executable, "-I", "-S", __file__, str(self.address)]
 
     def close(self) -> None:
@@ -55,7 +55,7 @@ class Forked:
 
 
 def ask(address: str, words: list[str]) -> int:
-    """Have a command run; return its exit code."""
+    """Have a command run, and return its exit code."""
     command = {"words": words, "folder": os.getcwd(), "environment": dict(os.environ)}
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(address)
@@ -64,7 +64,7 @@ def ask(address: str, words: list[str]) -> int:
 
 
 def answer(connection: socket.socket) -> None:
-    """Run one command, in a process of its own, and say how it ended."""
+    """Run one command in a process of its own, and send its exit code."""
     data, streams, _, _ = socket.recv_fds(connection, _LONGEST, _STREAMS)
     while not data.endswith(b"\n"):
         data += connection.recv(_LONGEST)
@@ -78,11 +78,11 @@ def answer(connection: socket.socket) -> None:
 def run(command: dict[str, Any], streams: list[int]) -> NoReturn:
     """Turn this process into the command's.
 
-    It ends without taking apart what is imported, which takes as long as importing it.
+    It exits without tearing down modules, which would take as long as importing them.
     """
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
-    # Streams know what kind of file they were opened on.
+    # Streams depend on the kind of file they were opened on.
     sys.stdin, sys.stdout = os.fdopen(0), os.fdopen(1, "w")
     sys.stderr = os.fdopen(2, "w", 1, errors="backslashreplace")
     os.chdir(command["folder"])
@@ -103,7 +103,7 @@ def run(command: dict[str, Any], streams: list[int]) -> NoReturn:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
-    except BaseException:  # noqa: BLE001  printed, as any process does
+    except BaseException:  # noqa: BLE001  printed, as by any process
         traceback.print_exc()
         code = 1
     atexit._run_exitfuncs()
@@ -119,9 +119,9 @@ def serve(listening: socket.socket, started_by: int) -> None:
         __import__(name)
     gc.freeze()
     gc.enable()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system forgets those who have answered
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps the children
     listening.settimeout(5.0)
-    while os.getppid() == started_by:  # else it was killed
+    while os.getppid() == started_by:  # until the parent is killed
         try:
             connection, _ = listening.accept()
         except TimeoutError:

@@ -1,4 +1,4 @@
-"""Frozen policies and sources out of synthetic populations, without a file or a model."""
+"""Frozen policies and sources from synthetic populations, without a file or a model."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ MODEL = {key: example_content()[key] for key in _BOUND}
 
 
 def source_of(table: OpenQuestions, name: str, *, seed: int = 0) -> Source:
-    """A source with a hash split, as a run would have; `name` stands for its workload."""
+    """A source with a hash split, as a run has; `name` stands for its workload."""
     parts = assign_parts(table.groups, seed=seed, fractions=FRACTIONS)
     digest = hashlib.sha256(name.encode()).hexdigest()
     return Source(Path(name), table.sealed(), parts, seed, FRACTIONS, None, digest)
 
 
 def drawn_source(law: KnownPopulation, n: int, name: str, *, seed: int = 0) -> Source:
-    """`n` fresh questions of a law, named after the source."""
+    """A source of `n` fresh questions of a law, named after it."""
     table = law.draw(n, np.random.default_rng(seed))
     return source_of(renamed(table, f"{name}-"), name, seed=seed)
 
@@ -45,7 +45,7 @@ def look_of(settings: Settings) -> Look:
 
 
 def frozen(source: Source, settings: Settings, *, bound: bool = True) -> dict[str, Any]:
-    """The policy that calibrating a source gives; bound to a model unless told otherwise."""
+    """The policy from calibrating a source; bound to a model by default."""
     fit, calibration = source.part("fit"), source.part("calibration").unseal()
     choice = choose(fit, len(set(calibration.groups)), settings)
     found = calibrate(choice, calibration.as_calibration())
@@ -55,6 +55,6 @@ def frozen(source: Source, settings: Settings, *, bound: bool = True) -> dict[st
 
 
 def with_groups(table: OpenQuestions, size: int) -> OpenQuestions:
-    """The table with so many questions, one after the other, to a group."""
+    """The table in groups of `size` consecutive questions."""
     groups = tuple(f"group {i // size} of {key[:3]}" for i, key in enumerate(table.keys))
     return replace(table, groups=groups)

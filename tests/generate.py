@@ -1,14 +1,14 @@
 """Write what READMEs repeat from the code: `python -m tests.generate` fills their marked blocks.
 
-A block stands in any README.md of the repository, between two comments on lines of their own:
+A block may be in any README.md of the repository, between two comments on lines of their own:
 
     <!-- generated: exit-codes -->
     (written by this module)
     <!-- end -->
 
-Its text comes from the function under that name in a module of `tests/blocks`.  To add a block,
-add a function to `BLOCKS` of such a module, put the two comments where the text belongs, and run
-the command; `tests/test_generate.py` fails while a page is out of date.
+A function in a module of `tests/blocks` gives its text.  To add a block, add a function to `BLOCKS`
+of such a module, put the two comments where the text belongs, and run the command;
+`tests/test_generate.py` fails while a page is out of date.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MARKED = re.compile(
 )
 _OPENING = re.compile(r"^<!-- generated:", re.MULTILINE)
 _ELSEWHERE = {"runs", "build", "dist", "venv", "node_modules"}
-"""Folders that git ignores: what stands in them is not ours to write."""
+"""Folders that git ignores, whose files are not ours to write."""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -43,7 +43,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def load_blocks() -> dict[str, Block]:
-    """Return every block of `tests/blocks` by its name; a name stands there once."""
+    """Return every block of `tests/blocks` by its name, which must be unique."""
     found: dict[str, Block] = {}
     for module in iter_modules([str(Path(__file__).parent / "blocks")]):
         blocks: dict[str, Block] = import_module(f"tests.blocks.{module.name}").BLOCKS
@@ -65,12 +65,12 @@ def pages(root: Path = ROOT) -> list[Path]:
 
 
 def fill(text: str, blocks: dict[str, Block], page: str = "README.md") -> str:
-    """Return a page with each of its marked blocks written anew.
+    """Return a page with all its marked blocks rewritten.
 
     Raises
     ------
     ValueError
-        Where a mark names no block, or stands without its end.
+        A mark names no block, or has no end.
     """
 
     def write(found: re.Match[str]) -> str:

@@ -1,6 +1,6 @@
-"""Golden files, committed as they are meant to be: text, and figures of whole documents.
+"""Golden files: expected texts, and expected figures of whole documents.
 
-`pytest --update-goldens` writes what was found instead; read the diff before you commit it.
+`pytest --update-goldens` rewrites them; read the diff before you commit it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 __all__ = ["Goldens"]
 
 _LONGEST = 8
-"""Figures of a list that are held one by one."""
+"""Lists of at most this many figures are compared one by one."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Goldens:
     """Whether `--update-goldens` was given."""
 
     def check(self, path: Path, text: str) -> None:
-        """Hold `text` against the file; `AssertionError` where they differ or no file is there."""
+        """Compare a text with the file; AssertionError if they differ or there is no file."""
         if self.update:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
@@ -37,10 +37,10 @@ class Goldens:
         )
 
     def check_figures(self, path: Path, document: Any) -> None:
-        """Hold a document against the file: words as they are, figures to a millionth.
+        """Compare a document with the file: words exactly, figures to a millionth.
 
-        Of a long list of figures the file holds how many there are, their sum, and the sum
-        weighted by place.
+        For a long list of figures the file has their number, their sum, and the sum weighted by
+        place.
         """
         found = _short(document)
         if self.update:

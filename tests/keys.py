@@ -8,7 +8,7 @@ __all__ = ["make_key"]
 
 
 def make_key(path: Path, curve: str = "SECP256R1", *, password: bytes | None = None) -> Path:
-    """Write a new private key, and beside it the public one under ``.pub``; return the latter.
+    """Write a new private key, and the public one next to it as ``.pub``; return the latter.
 
     Parameters
     ----------

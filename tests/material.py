@@ -1,4 +1,4 @@
-"""Probed runs and archives for the tests of what comes after probing, made in milliseconds."""
+"""Probed runs and archives, made in milliseconds, for tests of the steps after probing."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ ARCHIVES = Path(__file__).resolve().parent / "testdata" / "paper"
 BUDGETS = (0, 8, 16, 24, 32, 48, 64, 96)
 PLAN = ProbePlan(budgets=BUDGETS, cue="\n\nFinal answer:", max_think=256)
 CERTIFY = ("--alpha", "0.15", "--despite", "advice", "--despite", "large-alpha")
-"""For `calibrate`: a usual alpha where no other follows, and a look whatever the advice is."""
+"""For `calibrate`: one usual alpha, and a look whatever the advice is."""
 
 
 class Call:
-    """The command line as a function of words, which gives exit code, stdout and stderr."""
+    """The command line as a function of words that returns exit code, stdout and stderr."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str], command: str | None = None) -> None:
-        """`command` is that where none is named."""
+        """`command` is the default command."""
         self._capsys, self._command = capsys, command
 
     def of(self, command: str) -> Call:
-        """The same, of one command."""
+        """The same for one command."""
         return Call(self._capsys, command)
 
     def __call__(self, *words: object, command: str | None = None) -> tuple[int, str, str]:
         command = command or self._command
-        self._capsys.readouterr()  # of fixtures
+        self._capsys.readouterr()  # drop what fixtures printed
         code = main([*([command] if command else []), *map(str, words)])
         text = self._capsys.readouterr()
         return code, text.out, text.err
 
     def json(self, *words: object, code: int = 0, command: str | None = None) -> Any:
-        """The document of a call."""
+        """The document that a call prints."""
         found, out, err = self(*words, "--json", command=command)
         assert found == code, out + err
         return json.loads(out)
@@ -72,13 +72,13 @@ class Call:
 
 
 def easiest(count: int) -> tuple[Question, ...]:
-    """The bundled questions with the fewest operands: a model thinks the shortest about them."""
+    """The bundled questions with the fewest operands, about which a model thinks the least."""
     questions = read_workload(WORKLOAD).questions
     return tuple(sorted(questions, key=lambda question: question.category or "")[:count])
 
 
 def write_easiest(path: Path, count: int) -> Path:
-    """The same, as a workload of their own."""
+    """Write the same as a workload of their own."""
     lines = WORKLOAD.read_text(encoding="utf-8").splitlines(keepends=True)
     lines.sort(key=lambda line: str(json.loads(line)["category"]))
     path.write_text("".join(lines[:count]), encoding="utf-8")
@@ -88,7 +88,7 @@ def write_easiest(path: Path, count: int) -> Path:
 def keep_studies(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     """Leave out all other studies until the test is over."""
     kept = {name: STUDIES[name] for name in names}
-    # Undone in reverse, so that they stand in their order again.
+    # Undone in reverse, which restores their order.
     for name in reversed(list(STUDIES)):
         monkeypatch.delitem(STUDIES, name)
     for name, study in kept.items():
@@ -105,7 +105,7 @@ def make_run(
     repeated: int = 0,
     samples: int = 1,
 ) -> Path:
-    """Probe `n` sums into a run, the first fit ones again; called with more, the run goes on."""
+    """Probe `n` sums into a run, the first `repeated` fit ones twice; a larger `n` extends it."""
     path.mkdir(parents=True, exist_ok=True)
     file = write_sums(path.parent / f"{path.name}-sums.jsonl", n, gold=gold)
     workload = read_workload(file, assumed="numeric")
@@ -125,7 +125,7 @@ def make_run(
 
 
 def edit_records(path: Path, edit: Callable[[dict[str, Any], str], None]) -> None:
-    """Change records of a run in place; `edit` is told each one's part of the split."""
+    """Change records of a run in place; `edit` gets each one and its part of the split."""
     run = RunDirectory.load(path)
     parts = run.parts(run.table().groups)
     lines = run.probes_path.read_text(encoding="utf-8").splitlines()
@@ -137,7 +137,7 @@ def edit_records(path: Path, edit: Callable[[dict[str, Any], str], None]) -> Non
 
 
 def flip_calibration(row: dict[str, Any], part: str) -> None:
-    """For `edit_records`: turn every label of the calibration questions around."""
+    """For `edit_records`: flip every label of the calibration questions."""
     if part == "calibration":
         row["natural_correct"] = not row["natural_correct"]
         for checkpoint in row["checkpoints"]:
@@ -150,7 +150,7 @@ def looks_of(path: Path) -> list[Look]:
 
 
 def forget_looks(path: Path) -> None:
-    """Make a run what it was before anybody looked at it, the run's own note included."""
+    """Restore a run to before its first look, and drop its own note of looks."""
     (path / "looks.jsonl").unlink(missing_ok=True)
     file = path / "manifest.json"
     manifest = json.loads(file.read_bytes())
@@ -159,7 +159,7 @@ def forget_looks(path: Path) -> None:
 
 
 def archive_arrays(n: int = 200, m: int = 6, *, seed: int = 0) -> dict[str, Any]:
-    """Arrays of a published archive, made up: confidence follows correctness with noise."""
+    """Made-up arrays of a published archive: confidence follows correctness with noise."""
     rng = np.random.default_rng(seed)
     budgets = 64 * np.arange(m)
     solved_at = rng.choice([0, 1, 2, 3, 99], size=n, p=[0.4, 0.2, 0.15, 0.1, 0.15])
@@ -180,7 +180,7 @@ def archive_arrays(n: int = 200, m: int = 6, *, seed: int = 0) -> dict[str, Any]
 
 
 def write_archive(path: Path, **changes: Any) -> Path:
-    """Write a made-up archive; an array given as None is left out."""
+    """Write a made-up archive; arrays given as None are left out."""
     arrays = {**archive_arrays(), **changes}
     np.savez(path, **{name: value for name, value in arrays.items() if value is not None})
     return path

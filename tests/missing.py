@@ -1,7 +1,7 @@
 """What tests need that `pip install -e '.[hf,dev]'` does not bring, and how to install it.
 
-A test without it is skipped, and pytest's last lines repeat the reason, which says what to install.
-With CI=true such a test fails, except where a machine may well lack what it needs.
+Without it a test is skipped, and pytest's last lines repeat why and what to install.  With CI=true
+such a test fails, unless a machine may well lack what it needs.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ INSTALL = {
     "a CUDA device": "run it where there is one",
     "a user other than root": "run it as one",
 }
-"""By what a test needs: how to get it."""
+"""How to get what a test needs."""
 
 MAY_BE_MISSING = ("a vLLM environment", "a CUDA device", "a user other than root")
-"""A test may be skipped for want of these in CI, too."""
+"""Even CI may skip a test that lacks one of these."""
 
 
 def needs(what: str) -> str:
-    """Reason of a skip."""
+    """Why a test is skipped."""
     return f"needs {what}: {INSTALL[what]}"
 
 
 def skip_without(what: str) -> NoReturn:
-    """Skip the running test, or what asks for a fixture."""
+    """Skip the running test, or the tests that use the fixture."""
     pytest.skip(needs(what))
 
 
 def failed_in_ci(report: pytest.TestReport | pytest.CollectReport) -> None:
-    """Make a skip a failure where CI=true and what is missing could have been installed."""
+    """With CI=true, fail a test that was skipped for something that can be installed."""
     reason = _reason(report)
     allowed = tuple(map(needs, MAY_BE_MISSING))
     if reason is not None and os.environ.get("CI") == "true" and reason not in allowed:
@@ -52,7 +52,7 @@ def failed_in_ci(report: pytest.TestReport | pytest.CollectReport) -> None:
 
 
 def _reason(report: pytest.TestReport | pytest.CollectReport) -> str | None:
-    """Why a test was skipped; None where it was not, or is expected to fail."""
+    """Why a test was skipped; None if it was not, or is expected to fail."""
     if not report.skipped or hasattr(report, "wasxfail") or not isinstance(report.longrepr, tuple):
         return None
     return str(report.longrepr[2]).removeprefix("Skipped: ")

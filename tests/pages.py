@@ -1,4 +1,4 @@
-"""Report pages for tests: what a run's page shows, how to read it, and questions that attack it."""
+"""Report pages for tests: their data, how to read them, and questions that attack them."""
 
 from __future__ import annotations
 
@@ -23,15 +23,13 @@ from tests.scripted import ScriptedEngine, write_sums
 __all__ = ["HOSTILE", "HOSTILE_THINKING", "Page", "hostile_run", "report_data", "think"]
 
 HOSTILE = "</blockquote></svg><script>alert(1)</script><img src=x onerror=alert(2)>&\"'{{ 7*7 }}"
-"""What a question may hold, and a page must show as it stands."""
-
-
+"""Text that a question may contain; a page must show it literally."""
 HOSTILE_THINKING = f"{HOSTILE}</script></think>\u202etxet\x1b]0;title\x07\u2028{'a' * 30_000}"
-"""What a model may think: its end of a page's script, markers, controls, no end of one word."""
+"""What a model may think: the end of a script, a marker, control characters, one endless word."""
 
 
 class Page(HTMLParser):
-    """Ids, texts, links and pictures of a page."""
+    """Ids, tags and texts of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -55,7 +53,7 @@ class Page(HTMLParser):
 
 
 def report_data(path: Path, settings: Settings) -> ReportData:
-    """What the page of a run shows, once it was assessed by these settings."""
+    """What a run's page shows after an assessment with these settings."""
     assessment = assess(open_source(path), settings)
     result = assessment.result()
     result = replace(result, headline=assessed_headline(result))
@@ -64,7 +62,7 @@ def report_data(path: Path, settings: Settings) -> ReportData:
 
 
 def hostile_run(path: Path, n: int = 300) -> Path:
-    """A run whose every question ends with `HOSTILE`, thought about in `HOSTILE_THINKING`."""
+    """A run whose questions end with `HOSTILE`, with `HOSTILE_THINKING` before their thinking."""
     path.mkdir(parents=True)
     file = write_sums(path.parent / f"{path.name}-hostile.jsonl", n)
     rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
@@ -82,7 +80,7 @@ def hostile_run(path: Path, n: int = 300) -> Path:
 
 
 def think(path: Path, first: str) -> None:
-    """Put a text before the thinking of each question of a run."""
+    """Put a text before the thinking about each question of a run."""
     file = path / THINKING
     rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     for row in rows:

@@ -35,13 +35,13 @@ def trigger_content(trigger: Trigger, *, family: str | None = None) -> dict[str,
 
 
 def terms_of(content: Mapping[str, Any]) -> PolicyTerms:
-    """A content as one typed tree, without checks between its fields."""
+    """A content as one typed tree; how its fields fit together is not checked."""
     made = {"schema": 3, "digest": "0" * 64, "golden": [], "trees": None, "served": None}
     return parse(PolicyTerms, made | dict(plain(content)))
 
 
 def policy_from(content: Mapping[str, Any]) -> Policy:
-    """Build a policy from its content, once from each, as nothing changes a policy."""
+    """Build a policy from its content; cached, because nothing changes a policy."""
     return _policy_from(json.dumps(plain(content)))
 
 
@@ -51,12 +51,12 @@ def _policy_from(content: str) -> Policy:
 
 
 def built(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Content of the policy's file."""
+    """The content of the built policy's file."""
     return policy_from(content).content
 
 
 def checked(content: Mapping[str, Any]) -> Policy:
-    """A policy from content that was built, or pretends to be."""
+    """A policy from content that claims to be built."""
     return Policy(parse(PolicyTerms, content))
 
 
@@ -192,12 +192,12 @@ def certificate_content(**changes: Any) -> dict[str, Any]:
 
 
 def example_terms(**changes: Any) -> PolicyTerms:
-    """The example as one typed tree, without checks between its fields."""
+    """The example as one typed tree; how its fields fit together is not checked."""
     return terms_of(example_content(**changes))
 
 
 def family_content(family: str, decision_threshold: float | None = None) -> dict[str, Any]:
-    """The example with another family's rule in it."""
+    """The example with another family's rule."""
     defaults = {
         "learned": 1.375,
         "confidence": -0.105,
@@ -239,11 +239,11 @@ TRIGGERS: dict[str, Trigger] = {
     "marker": MarkerTrigger(((61, 62), (63,)), 12, 6),
     "marker-stop": MarkerTrigger(((61, 62), (63,)), 12, 6, 9, 130),
 }
-"""One trigger of every kind but a plain grid."""
+"""A trigger of every kind except a plain grid."""
 
 
 def anywhere_content(name: str, family: str = "learned", **changes: Any) -> dict[str, Any]:
-    """The example with one of `TRIGGERS`; a learned rule then reads features of positions."""
+    """The example with one of `TRIGGERS`, for which learned rules read position features."""
     trigger = TRIGGERS[name]
     content = family_content(family) | trigger_content(trigger, family=family)
     if family in ("learned", "learned-keeps"):
@@ -276,7 +276,7 @@ GIVES_UP: dict[str, Any] = {
     "path": [[-0.05, -0.05]],
     "give_up": [-0.1],
 }
-"""A ladder that gives up where a reply is unsure; it needs `on_give_up`."""
+"""A ladder that gives up if a reply is unsure; it needs `on_give_up`."""
 
 
 def ladder_content(
@@ -284,7 +284,7 @@ def ladder_content(
 ) -> dict[str, Any]:
     """A policy that climbs: the smaller model within a cap, else the larger one.
 
-    `ladder` changes its ladder; a path of one step is followed at that step.
+    `ladder` changes its ladder; with a path of one step, the threshold is that step.
     """
     content = family_content("run-stability") | {"family": family, "serving": "ladder"}
     nothing = ("model", "engine", "probe", "sampling", "max_think", "prompt_template")
@@ -299,7 +299,7 @@ def ladder_content(
 
 
 def open_cue_content(**changes: Any) -> dict[str, Any]:
-    """The example with an open cue, and a rule that reads whether thinking closed by itself."""
+    """The example with an open cue, and a rule that reads whether thinking closes by itself."""
     content = example_content()
     content["probe"]["open_cue"] = True
     more = {"features": OPEN_FEATURES[0], "mean": 0.3, "scale": 0.5, "coef": 1.0}
@@ -309,7 +309,7 @@ def open_cue_content(**changes: Any) -> dict[str, Any]:
 
 
 def file_bytes(content: Mapping[str, Any], format: Format = "json") -> bytes:
-    """A policy's file with a right digest, whatever its content; the writer would refuse most."""
+    """A policy file with a correct digest, even for content that the writer would refuse."""
     none = "0" * 64
     rest = {key: value for key, value in content.items() if key not in ("schema", "digest")}
     text = json.dumps({"schema": content.get("schema", 3), "digest": none, **rest})
@@ -327,7 +327,7 @@ def full_budget_content() -> dict[str, Any]:
 
 
 def example_contents() -> dict[str, dict[str, Any]]:
-    """One content of every shape that a policy can have, by name."""
+    """A content of every shape that a policy can have, by name."""
     found = {family: family_content(family) for family in FAMILIES}
     for name in TRIGGERS:
         found[name] = anywhere_content(name)

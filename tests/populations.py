@@ -1,13 +1,13 @@
 """Synthetic populations: laws of questions and of what probing them shows, and sample sizes.
 
-A population gives fresh, independent questions on each draw, so that a true risk can be measured on
-as many as one likes.  Every question is of one of the paper's five trajectory types, or of two more
-that break certificates on purpose and scale with the alpha that is certified:
+Each draw gives fresh, independent questions, so that a true risk can be measured on any number of
+them.  A question has one of the paper's five trajectory types, or one of two more that break
+certificates on purpose and scale with the certified alpha:
 
 - a *trap* is right with full thinking, wrong at every checkpoint, and as confident as can be;
-- a *relapse* is right at the first checkpoint with middling confidence, then wrong with the
-  highest, and right in the end.  A careful threshold loses it, an aggressive one does not, so the
-  risk is not monotone in the threshold.
+- a *relapse* is right at the first checkpoint with medium confidence, then wrong with the highest,
+  and right in the end.  A careful threshold loses it, an aggressive one does not, so the risk is
+  not monotone in the threshold.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ __all__ = [
 Shares = tuple[float, ...]
 
 KINDS = (*TYPES, "trap", "relapse")
-"""What a question can be."""
+"""Types of questions."""
 
 MARKED = tuple(range(100, 1900, 100))
-"""Where a population that is probed at markers is probed, about."""
+"""Approximate positions of probes at markers."""
 
 
 @dataclass(frozen=True)
@@ -57,26 +57,26 @@ class KnownPopulation:
 
     name: str
     shares: Shares
-    """early, beneficial, harmful, unsolved, oscillating."""
+    """Weights of early, beneficial, harmful, unsolved and oscillating questions."""
     n_fit: int = 100
     n_calibration: int = 100
     signal: float = 1.6
-    """How far confidence tells right from wrong, in log-odds."""
+    """How well confidence tells right from wrong, in log-odds."""
     trap_over_alpha: float = 0.0
-    """Traps and relapses together are this many alphas of all questions."""
+    """Share of traps and relapses together, as a multiple of alpha."""
     relapse_share: float = 0.0
-    """Of them, how many are relapses."""
+    """Share of relapses among them."""
     families: tuple[str, ...] | None = None
     """Families that `choose` may use; None for the default."""
     budgets: tuple[int, ...] = PAPER_BUDGETS
     median_trace: float = 900.0
-    """Thinking tokens of a middling question."""
+    """Median thinking tokens, before effects of the type."""
     prompt: int = 120
     """Fewest prompt tokens."""
     papers_costs: bool = False
-    """Every answer counts the paper's cap of 48 tokens, prompts count nothing: its accounting."""
+    """The paper's accounting: every answer counts its cap of 48 tokens, prompts count nothing."""
     at_markers: bool = False
-    """Probed as ``--schedule auto`` does: on a stride, and at markers of the question's own."""
+    """Whether to probe as ``--schedule auto`` does: on a stride, and at each question's markers."""
 
     def draw(self, n: int, rng: np.random.Generator, *, alpha: float = 0.1) -> OpenQuestions:
         """`n` fresh, independent questions."""
@@ -95,10 +95,10 @@ def draw_kinds(
 ) -> OpenQuestions:
     """`n` questions under a law, of `KINDS` in these shares.
 
-    Lengths of traces are log-normal, shorter for what is solved early, longer for what is never
-    solved.  The confidence is a logistic of: right or wrong times the signal, plus a level of the
-    question's own, plus a drift along the thinking, plus noise; the entropy follows another,
-    correlated draw of that noise.  Answers are numbered per question: 0 is right.
+    Trace lengths are log-normal, shorter for early-solved and longer for unsolved questions.  The
+    confidence is a logistic of: right or wrong times the signal, plus the question's own level,
+    plus a drift along the thinking, plus noise; the entropy follows another, correlated draw of the
+    noise.  Answers are numbered per question: 0 is right.
     """
     budgets = np.array(law.budgets, dtype=np.int64)
     m = budgets.size
@@ -110,9 +110,9 @@ def draw_kinds(
 
     trace = law.median_trace * np.exp(0.5 * rng.standard_normal(n))
     trace *= np.where(early, 0.7, np.where(unsolved, 1.3, 1.0))
-    # Traps think past the last budget: nothing ends them before they are stopped.
+    # Traps think past the last budget: they do not end before they are stopped.
     trace = np.where(trap | relapse, 2.0 * budgets[-1], np.clip(trace, 24, 8192))
-    if oscillating.any():  # to be seen wavering takes thinking past the third checkpoint
+    if oscillating.any():  # to waver visibly, they must think past the third checkpoint
         trace[oscillating] = np.maximum(trace[oscillating], budgets[2] + 1)
     lengths = trace.astype(np.int64)
     ended = budgets >= lengths[:, None]  # (n, m)
@@ -124,12 +124,12 @@ def draw_kinds(
     correct[harmful] = ~after[harmful]
     correct[unsolved] = False
     wander = rng.random((n, m)) < np.linspace(0.25, 0.75, m)
-    if oscillating.any():  # never with fewer than three checkpoints
+    if oscillating.any():  # there are none with fewer than three checkpoints
         correct[oscillating] = _wavering(wander[oscillating], ended[oscillating])
     correct[trap] = False
     correct[relapse] = np.arange(m) == 0
     full_correct = ~(harmful | unsolved)
-    # After the end of a trace a probe gives what full thinking gave.
+    # After the end of a trace, probes give the answer of full thinking.
     correct = np.where(ended, full_correct[:, None], correct)
 
     level = rng.standard_normal((n, 1)) * 0.6
@@ -143,10 +143,10 @@ def draw_kinds(
 
     changes = np.cumsum(rng.random((n, m)) < 0.35, axis=1)
     codes = np.where(correct, 0, 1 + changes % 4)
-    codes[trap | relapse] = ~correct[trap | relapse]  # one wrong answer, held on to
+    codes[trap | relapse] = ~correct[trap | relapse]  # the same wrong answer throughout
     codes = np.where(ended & ~correct, codes.max(1)[:, None], codes)
     written = rng.poisson(0.3 + 0.6 * ~correct)
-    written[:, budgets == 0] = 0  # nothing is thought yet
+    written[:, budgets == 0] = 0  # no thinking yet
     probe_tokens = (5 + rng.poisson(4, (n, m))).astype(np.float64)
     prompt = law.prompt + rng.integers(0, 40, n)
     natural_tokens = (8 + rng.poisson(6, n)).astype(np.float64)
@@ -165,15 +165,15 @@ def draw_kinds(
         natural_correct=full_correct,
         natural_tokens=natural_tokens,
         suffix_tokens=0 if law.papers_costs else 6,
-        # Wrong full thinking gives the answer after the end of a trace.
+        # If full thinking is wrong, its answer is the one after the trace's end.
         natural_code=np.where(full_correct, 0, np.maximum(codes.max(1), 1)),
     )
 
 
 def _wavering(wander: NDArray[np.bool_], ended: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Right or wrong of oscillating questions: wrong first, then right and wrong again at least.
+    """Correctness of oscillating questions: wrong first, then at least right and wrong again.
 
-    The last checkpoint takes no part: in an archive it is the full reference.
+    The last checkpoint does not count: in an archive it is the full reference.
     """
     found = wander.copy()
     found[:, 0] = False
@@ -184,7 +184,7 @@ def _wavering(wander: NDArray[np.bool_], ended: NDArray[np.bool_]) -> NDArray[np
 
 
 def _at_markers(table: OpenQuestions, rng: np.random.Generator) -> OpenQuestions:
-    """All probes but every sixth at markers of the question's own, and none past its end."""
+    """Move all probes except every sixth to the question's own markers; none past its end."""
     grid = np.array(table.budgets)
     moved = np.flatnonzero(np.arange(1, grid.size + 1) % 6)
     room = (grid[1] - grid[0]) // 2
@@ -195,13 +195,13 @@ def _at_markers(table: OpenQuestions, rng: np.random.Generator) -> OpenQuestions
 
 
 def renamed(table: OpenQuestions, prefix: str) -> OpenQuestions:
-    """The same questions under other names, so that two draws share no identity."""
+    """The same questions under other names, so that two draws share none."""
     names = tuple(f"{prefix}{i}" for i in range(table.n_questions))
     return replace(table, ids=names, keys=names, groups=names)
 
 
 def without_gold(table: OpenQuestions) -> OpenQuestions:
-    """The same questions before anybody labelled them: graded by agreement with full thinking."""
+    """The same questions without labels: graded by agreement with full thinking."""
     n = table.n_questions
     right = agreeing(table.answer_codes, np.where(table.truncated, -1, table.full_codes))
     graded = regraded(table, correct=right, natural_correct=np.ones(n, dtype=np.bool_))
@@ -209,7 +209,7 @@ def without_gold(table: OpenQuestions) -> OpenQuestions:
 
 
 FREE_FORM = KnownPopulation("oscillating", (0.30, 0.36, 0.14, 0.02, 0.18), 400, 400)
-"""Profile and AUROC of the confidence (.85) as measured on the tiny model's free-form questions."""
+"""Profile and AUROC of confidence (.85) as measured on the tiny model's free-form questions."""
 
 UNSOLVED = KnownPopulation("unsolved-heavy", (0.12, 0.16, 0.06, 0.58, 0.08), 200, 200)
 
@@ -244,27 +244,27 @@ def regraded(table: OpenQuestions, **changes: Any) -> OpenQuestions:
 def fit_data(
     table: OpenQuestions, settings: Settings | None = None, *, most_blocks: int = 1000
 ) -> FitData:
-    """The questions as fit questions, priced as the settings say."""
+    """The questions as fit questions, at the prices of the settings."""
     how = settings or Settings(alpha=0.15)
     return FitData.build(table.as_fit(), how, most_blocks=most_blocks)
 
 
 def score(fit: FitData, family: str, schedule: Schedule) -> ScoredRule | None:
-    """Fit questions scored by any family, by learned ones with many features."""
+    """Fit questions scored by any family, by learned ones with `FULL_FEATURES`."""
     if family in LEARNED_FAMILIES:
         return score_learned(fit, family, schedule, FULL_FEATURES)
     return score_scalar(fit, family, schedule)
 
 
 def sequence(fit: FitData, family: str, schedule: Schedule) -> ThresholdSequence:
-    """A family on a schedule, whether or not it would be a candidate."""
+    """The sequence of a family on a schedule, even if it would be no candidate."""
     rule = score(fit, family, schedule)
     assert rule is not None
     return sequence_of(fit, rule)
 
 
 def with_own_positions(table: OpenQuestions, rng: np.random.Generator) -> OpenQuestions:
-    """The same probes, moved: each question has as many as chance gives it, where chance wants."""
+    """The same probes, a random number for each question, at random positions."""
     n, m = table.positions.shape
     first = np.where(rng.random(n) < 0.3, 0, rng.integers(1, 30, n))
     positions = first[:, None] + np.cumsum(rng.integers(1, 40, (n, m)), axis=1)

@@ -1,12 +1,12 @@
 """Make what a release publishes, and try it as users will: `python -m tests.release DIST`.
 
-Wheel and source archive, both built twice; a lock with hashes; a bill of materials; and clean
-environments into which wheel and archive are installed, where `.ci/smoke.py` runs: without extras,
-and with each one.  Takes a package index, some gigabytes and many minutes.  `--python` names
-further interpreters, for which everything light is tried.
+Builds wheel and source archive, both twice, a lock with hashes and a bill of materials.  Installs
+wheel and archive into clean environments, and runs `.ci/smoke.py` there, without extras and with
+each one.  Takes a package index, some gigabytes and many minutes.  `--python` names further
+interpreters, on which all light extras are tried.
 
-`--lowest` makes nothing and runs the unit tests on the lowest versions that `pyproject.toml`
-declares for users, after a look whether each extra can be installed with them.
+`--lowest` builds nothing: it runs the unit tests on the lowest versions that `pyproject.toml`
+declares for users, after checking that each extra can be installed with them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pathlib import Path
 from tests.__main__ import FAST, ROOT, WORKERS
 
 EXTRAS = ("datasets", "hf", "import", "openai", "report", "serve", "sign")
-"""Those that the lock pins and that are tried; `vllm` takes its server's own environment."""
+"""Extras that the lock pins and that are tried; `vllm` takes its server's own environment."""
 HEAVY = ("hf",)
 TOOLS = ("hatchling", "uv", "cyclonedx-bom")
 BUILD = (
@@ -37,10 +37,10 @@ BUILD = (
 
 
 def call(*words: object, cwd: Path = ROOT, shown: str = "") -> str:
-    """Run a command and return what it prints; one that fails ends it all."""
+    """Run a command and return what it prints; exit if it fails."""
     line = [str(word) for word in words]
     began = time.monotonic()
-    # Nothing of the checkout may be found from an environment.
+    # Environments must not see the checkout.
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
     done = subprocess.run(
         line, cwd=cwd, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL
@@ -54,7 +54,7 @@ def call(*words: object, cwd: Path = ROOT, shown: str = "") -> str:
 
 
 class Environment:
-    """A virtual environment without anything in it."""
+    """An empty virtual environment."""
 
     def __init__(self, folder: Path, python: str = sys.executable) -> None:
         call(python, "-m", "venv", folder, shown=f"{python} -m venv")
@@ -62,13 +62,13 @@ class Environment:
         self.python = self.bin / "python"
 
     def install(self, *words: object) -> None:
-        """Install by pip."""
+        """Install with pip."""
         names = ", ".join(Path(str(word)).name for word in words)
         call(self.python, "-m", "pip", "install", "--quiet", *words, shown=f"pip install {names}")
 
 
 def build(tools: Environment, out: Path) -> tuple[Path, Path]:
-    """Build wheel and source archive, and both again from the archive: the bytes are the same."""
+    """Build wheel and source archive, and both again from the archive: bytes must be equal."""
     call(tools.python, "-c", BUILD, out, shown="wheel and source archive")
     (wheel,), (archive,) = out.glob("*.whl"), out.glob("*.tar.gz")
     with tempfile.TemporaryDirectory() as place:
@@ -80,7 +80,7 @@ def build(tools: Environment, out: Path) -> tuple[Path, Path]:
         call(tools.python, "-c", BUILD, again, cwd=source, shown="both again from the archive")
         for made in (wheel, archive):
             if (again / made.name).read_bytes() != made.read_bytes():
-                sys.exit(f"release: {made.name} has other bytes when it is built again")
+                sys.exit(f"release: {made.name} has other bytes when built again")
     return wheel, archive
 
 
@@ -103,9 +103,9 @@ def record(tools: Environment, out: Path, version: str) -> None:
 
 
 def try_installed(tools: Environment, python: str, what: Path, extra: str = "") -> None:
-    """Install into a clean environment, and try what it must do there.
+    """Install into a clean environment, and try what must work there.
 
-    A wheel is installed by uv, in seconds where pip takes minutes; a source archive by pip.
+    uv installs a wheel, in seconds where pip takes minutes; pip installs a source archive.
     """
     with tempfile.TemporaryDirectory() as place:
         if what.suffix == ".whl":
@@ -123,7 +123,7 @@ def try_installed(tools: Environment, python: str, what: Path, extra: str = "") 
 
 
 def lowest_versions() -> dict[str, dict[str, str]]:
-    """Return the lowest versions that are declared, by extra and package; "" is for no extras."""
+    """Return the lowest declared versions, by extra and package; "" is for no extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     declared = {"": project["dependencies"], **project["optional-dependencies"]}
     found = {}
@@ -139,7 +139,7 @@ def _short(version: str) -> str:
 
 
 def check_attainable(uv: Path, folder: Path, extra: str, lowest: dict[str, str]) -> None:
-    """Hold what an extra declares against what an installer can find for it."""
+    """Compare the lowest versions of an extra with those that an installer finds."""
     found = folder / "found.txt"
     call(
         *(uv, "pip", "compile", "--quiet", "--no-config", "--resolution", "lowest-direct"),
@@ -148,7 +148,7 @@ def check_attainable(uv: Path, folder: Path, extra: str, lowest: dict[str, str])
         shown=f"the lowest versions {f'with the extra {extra}' if extra else 'without extras'}",
     )
     pins = dict(line.split("==") for line in found.read_text().splitlines() if "==" in line)
-    found.unlink()  # or it is read as a wish the next time
+    found.unlink()  # otherwise uv would keep to it the next time
     for name, version in lowest.items():
         got = pins[name].partition(" ")[0]
         if _short(got) != version:
@@ -158,11 +158,11 @@ def check_attainable(uv: Path, folder: Path, extra: str, lowest: dict[str, str])
 
 
 def try_lowest(tools: Environment, tests: Sequence[str]) -> None:
-    """Run the unit tests, or those that are named, on the lowest versions that may be installed.
+    """Run the unit tests, or the named ones, on the lowest versions that may be installed.
 
-    Tools for development ask for newer ones of some packages, and so do extras for each other's.
-    The lowest versions are installed all the same: pins stand above what other packages ask for.
-    Old releases and new ones warn of each other; only what fails is a fault here.
+    Development tools and other extras may require newer versions of some packages; overrides
+    install the lowest all the same.  Old and new releases may warn of each other: only failures
+    count.
     """
     uv, lowest = tools.bin / "uv", lowest_versions()
     with tempfile.TemporaryDirectory() as place:
@@ -176,7 +176,7 @@ def try_lowest(tools: Environment, tests: Sequence[str]) -> None:
         call(
             *(uv, "pip", "install", "--quiet", "--no-config", "-p", python, "--override", pins),
             *("--resolution", "lowest-direct", "-e", f".[{','.join((*EXTRAS, 'dev'))}]"),
-            shown="the lowest versions of all of them, and what tests take",
+            shown="the lowest versions of all extras, and what tests need",
         )
         listed = json.loads(call(uv, "pip", "list", "-q", "--format", "json", "-p", python))
         found = {package["name"]: package["version"] for package in listed}
@@ -194,14 +194,14 @@ def main(arguments: Sequence[str]) -> None:
         prog="python -m tests.release", description="Make a release, and try it."
     )
     parser.add_argument("dist", type=Path, nargs="?", help="folder to write, new or empty")
-    parser.add_argument("--extra", choices=EXTRAS, action="append", help="try these alone")
+    parser.add_argument("--extra", choices=EXTRAS, action="append", help="try only this extra")
     parser.add_argument("--python", action="append", default=[], help="a further interpreter")
     parser.add_argument(
-        "--lowest", nargs="*", metavar="TESTS", help="unit tests, or these, on the lowest versions"
+        "--lowest", nargs="*", metavar="TEST", help="run unit tests, or these, on lowest versions"
     )
     options = parser.parse_args(arguments)
     if (options.dist is None) == (options.lowest is None):
-        parser.error("name the folder to write, or ask for --lowest, which writes none")
+        parser.error("give either the folder to write or --lowest")
     with tempfile.TemporaryDirectory() as place:
         tools = Environment(Path(place))
         tools.install(*TOOLS)

@@ -1,4 +1,4 @@
-"""Recorded probes through the online stepper, as production would see them."""
+"""Run recorded probes through the online stepper, as production would see them."""
 
 from __future__ import annotations
 
@@ -32,35 +32,35 @@ POLICIES = Path(__file__).parents[1] / "policies"
 
 @dataclass(frozen=True)
 class RecordedRule:
-    """A policy that reads `stand_in_ids`: of a recorded trace only its markers are known."""
+    """A policy that reads `stand_in_ids`, because recorded traces have no token ids."""
 
     policy: Policy
 
     @property
     def trigger(self) -> Trigger:
-        """When it asks, read off stand-ins."""
+        """The policy's trigger, for stand-ins."""
         found = self.policy.trigger
         return replace(found, markers=((1,),)) if isinstance(found, MarkerTrigger) else found
 
     @property
     def needs_markers(self) -> bool:
-        """Whether it reads how many markers there were."""
+        """Whether it reads the number of markers."""
         return self.policy.needs_markers
 
     def start(self, task: str | None = None) -> Stepper:
-        """Begin with one trace."""
+        """Begin a trace."""
         return self.policy.start(task)
 
 
 def stand_in_ids(trace_tokens: int, markers: Sequence[int]) -> list[int]:
-    """Stand in for the ids of a trace of which only the positions of its markers were recorded."""
+    """Stand in for the ids of a trace that was recorded with the positions of its markers only."""
     return [int(at in markers) for at in range(trace_tokens)]
 
 
 def recorded_stop(
     policy: Policy, record: ProbeRecord, *, piece: int = 10_000, closer: int = 1
 ) -> Stop | None:
-    """Replay recorded probes, the tokens coming in pieces; returns the stop, None for the end."""
+    """Replay recorded probes, with tokens in pieces; returns the stop, None if it never stops."""
     task = record.task if policy.terms.task == MIXED_TASKS else None
     session = Session(RecordedRule(policy), closer_tokens=closer, on_stop=policy.on_stop, task=task)
     ids = stand_in_ids(record.trace_tokens + closer, record.marker_positions or ())
@@ -84,7 +84,7 @@ def recorded_stop(
 
 
 def committed_run(name: str, folder: Path) -> Path:
-    """The committed probes of a sample as a run directory."""
+    """A sample's committed probes as a run directory."""
     folder.mkdir(exist_ok=True)
     probes = POLICIES / "probes"
     (folder / "manifest.json").write_bytes((probes / f"{name}.manifest.json").read_bytes())
@@ -102,7 +102,7 @@ def rule_of(
         trigger = schedule.trigger()
     else:
         assert isinstance(schedule, MarkerSchedule)
-        trigger = schedule.trigger([[0]])  # ids are for who looks for markers, not for scores
+        trigger = schedule.trigger([[0]])  # scores do not depend on ids
     no_model: dict[str, Any] = {"features": [], "mean": [], "scale": [], "coef": []}
     no_model["intercept"] = None
     terms = example_terms(
@@ -111,15 +111,15 @@ def rule_of(
         **trigger_content(trigger),
         **no_model | ({} if model is None else asdict(model)),
     )
-    return StopRule.of(replace(terms, decision_threshold=threshold))  # infinite for one
+    return StopRule.of(replace(terms, decision_threshold=threshold))  # may be infinite
 
 
 def walked(
     view: ProbeTable, rule: StopRule, i: int, most: int | None = None
 ) -> list[tuple[float, bool]]:
-    """Score and decision at each probe of a question, until it stops; at the first `most`."""
+    """Score and decision at the probes of a question, at most `most`, until it stops."""
     stepper, found = Stepper(rule), []
-    # Where the trace is over nobody would probe.
+    # Nobody would probe after the trace's end.
     for j in np.flatnonzero(view.live[i])[:most].tolist():
         code = int(view.answer_codes[i, j])
         decision = stepper.observe(
@@ -141,14 +141,14 @@ def walked(
 def replayed(
     table: ProbeTable, family: str, schedule: tuple[int, ...], model: LinearModel | None
 ) -> list[list[float]]:
-    """Scores of every live checkpoint among some columns, by a rule that never stops."""
+    """Scores at the live checkpoints among some columns, by a rule that never stops."""
     view = table.select(schedule)
     rule = rule_of(GridSchedule(tuple(view.budgets.tolist())), family, model, math.inf)
     return [[score for score, _ in walked(view, rule, i)] for i in range(view.n_questions)]
 
 
 def stops(table: ProbeTable, scorer: Scorer, threshold: float) -> list[int]:
-    """Column of the scorer's view at which each question stops; their number means never."""
+    """Column of the scorer's view at which each question stops; the number of columns for never."""
     view = scorer.view(table)
     rule = rule_of(scorer.schedule, scorer.family, scorer.model, threshold)
     walks = [walked(view, rule, i) for i in range(view.n_questions)]

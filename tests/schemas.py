@@ -1,4 +1,4 @@
-"""JSON Schemas of documents, and documents held against them."""
+"""Check documents against their JSON Schemas."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def schema(name: str) -> dict[str, Any]:
 
 @cache
 def validator(name: str) -> Draft202012Validator:
-    """What holds a document against its schema."""
+    """Return the validator of a document's schema."""
     return Draft202012Validator(schema(name))
 
 
 def check_valid(name: str, document: Any) -> None:
-    """Hold a document against its schema; what does not fit raises, with its place."""
+    """Check a document against its schema; the error names the place that does not fit."""
     validator(name).validate(document)

@@ -1,9 +1,9 @@
 """A scripted engine: whole trajectories from the question's key, in microseconds and without torch.
 
-Questions are sums, so the engine can tell right from wrong by itself.  Each question has a
-simulated difficulty that fixes at which share of its trace the running result becomes right, and
-whether it wavers; confidence follows correctness with noise, as a real model's does.  Faults that
-preflight has to find are switched on by name.
+Questions are sums, so the engine itself can tell right from wrong.  Each question has a simulated
+difficulty: where in its trace the running result becomes right, and whether it wavers.  Confidence
+follows correctness with noise, as a real model's does.  Faults that the preflight must find are
+switched on by name.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ FAULTS = (
     "ends-unclosed",  # every third question's trace ends without the closer
     "no-thinking",  # traces are empty
     "brittle-cue",  # forced answers are no answers
-    "disagrees",  # forced answers at the end are others than the natural ones
-    "brittle-words",  # after another cue than the terse one the answers are others
-    "rambles",  # forced answers run into the cap
-    "never-waits",  # no trace holds a marker
+    "disagrees",  # forced answers differ from natural ones
+    "brittle-words",  # only the terse cue gets the same answers as full thinking
+    "rambles",  # forced answers reach the cap
+    "never-waits",  # no trace contains a marker
 )
 
 _SUM = re.compile(r"(\d+) \+ (\d+)")
@@ -77,15 +77,15 @@ class ScriptedEngine:
     memory: int | None = None
     """Largest batch that fits; a larger one raises `OutOfMemory`."""
     stop_after: int | None = None
-    """Raise KeyboardInterrupt instead of answering the batch after so many."""
+    """Batches to answer before raising KeyboardInterrupt."""
     remarks: list[str] = field(default_factory=list)
     tells_tokens: bool = True
-    """Whether it tells of thinking tokens before a trace is handed out."""
+    """Whether it reports thinking tokens before it yields a trace."""
     closed: bool = False
     chat: Chat | None = None
-    """Whose markers and template preflight is to check; None: none are checked."""
+    """Chat whose markers and template the preflight checks; None checks neither."""
     calls: list[tuple[tuple[str, ...], ProbePlan]] = field(default_factory=list)
-    """What was asked: keys and plan of every batch."""
+    """Keys and plan of every batch that was asked."""
 
     def __post_init__(self) -> None:
         unknown = self.faults - set(FAULTS)
@@ -211,7 +211,7 @@ class ScriptedEngine:
         ended = len(words) <= budget
         written = None
         if plan.on_stop == "answer" and not ended:
-            # Writing it out helps: it is what the model finds a little later.
+            # Writing out helps: this is the model's result a little later.
             written = f"It is so.\nFinal answer: {script.result(min(1.0, share + 0.15))}"
         text = "I am not sure" if "brittle-cue" in self.faults else f" {answer}"
         return RawProbe(

@@ -1,4 +1,4 @@
-"""Probes with a slow scripted engine, to be killed: `python -m tests.slow_probe WORKLOAD RUN S`."""
+"""Probe with a slow scripted engine, to be killed: `python -m tests.slow_probe WORKLOAD RUN S`."""
 
 from __future__ import annotations
 

@@ -1,17 +1,17 @@
-"""Snippets of READMEs, and a place where they run as they stand: a scratch folder like a clone.
+"""Snippets of READMEs, and a place where they run unchanged: a scratch folder like a clone.
 
-A fenced block says by its language what it is:
+The language of a fenced block says what it is:
 
-- `sh`: commands, run by bash from top to bottom, page by page in the order of the page;
+- `sh`: commands, run by bash page by page, from top to bottom;
 - `python`: a program, run by itself after the blocks above it;
 - `json`, `jsonl`: a document, or one on each line;
-- `console`: commands for another machine, a server of yours, a terminal or minutes of time; each
-  `stopadvisor` line is parsed as its command does it, and not run;
+- `console`: commands for another machine, a server of yours or a terminal, or that take minutes;
+  `stopadvisor` lines are parsed as their command would, but not run;
 - `text`: what a command prints.
 
-Commands are found through stand-ins on the PATH: `stopadvisor` and `python` are this checkout's;
-`pip install`, uv's too, installs nothing and is held against `pyproject.toml`; the tests and
-benchmarks are named and not run, since they run these snippets.
+Stand-ins on the PATH replace commands: `stopadvisor` and `python` are this checkout's; `pip
+install`, uv's too, installs nothing and is checked against `pyproject.toml`; tests and benchmarks
+do not run, since they run these snippets.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ COMMANDS = {"stopadvisor", "python", "pip", "uv", "mkdir", "cp", "xz", "openssl"
 """What a line of a `sh` block may begin with."""
 
 N_OF_PART = 20
-"""Bundled questions for each of fit and calibration, in place of all 600: an assessment takes no
-fewer of the one, and α = 0.15 no fewer of the other."""
+"""Bundled questions in each of fit and calibration, instead of all 600: the fewest that an
+assessment and α = 0.15 take."""
 N_OWN = 8
-"""Questions that a scratch folder has as one's own."""
+"""Questions in the workload that pages call your own."""
 N_RECORDED = 150
-"""Those whose probes are recorded, in place of 600 and of the 1000 in archives."""
+"""Questions with recorded probes, instead of 600, or 1000 in archives."""
 PROBES = ROOT / "policies" / "probes" / "arithmetic.probes.jsonl.xz"
 _FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -62,7 +62,7 @@ class Snippet:
 
     page: Path
     line: int
-    """Of its first fence, from 1."""
+    """Line of its opening fence, from 1."""
     language: str
     body: str
 
@@ -80,7 +80,7 @@ def snippets() -> Iterator[Snippet]:
 
 
 def foreign_commands(body: str) -> list[str]:
-    """Return the commands of a `sh` block that nothing here could run."""
+    """Return the commands of a `sh` block that cannot run here."""
     joined = body.replace("\\\n", " ")
     found = []
     for line in joined.splitlines():
@@ -92,7 +92,7 @@ def foreign_commands(body: str) -> list[str]:
 
 
 def command_lines(body: str) -> Iterator[list[str]]:
-    """Yield the words of every command of a block, with what arrays of the shell hold put in."""
+    """Yield the words of every command of a block, with shell arrays expanded."""
     arrays: dict[str, list[str]] = {}
 
     def words(text: str) -> list[str]:
@@ -107,7 +107,7 @@ def command_lines(body: str) -> Iterator[list[str]]:
 
 
 def write_few(path: Path) -> None:
-    """Write the bundled questions of each part about which the model thinks the shortest."""
+    """Write the bundled questions of each part about which the model thinks the least."""
     questions = read_workload(WORKLOAD).questions
     recorded = {row["id"]: row["trace_tokens"] for row in map(json.loads, recorded_probes())}
     split = default_split(len(questions))
@@ -127,13 +127,13 @@ def recorded_probes() -> list[bytes]:
 
 
 class Workplace:
-    """A scratch folder with what pages take for granted: samples, policies, files of one's own."""
+    """A scratch folder with what pages assume: samples, policies, and files of your own."""
 
     def __init__(self, folder: Path, forked: Forked) -> None:
         self.folder, self._forked = folder, forked
         for name in ("samples", "policies"):
             shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("*.py[co]"))
-        # Whether a command runs is a matter of its words: what its figures are, others measure.
+        # Few questions: whether a command runs depends on its words, and other tests check figures.
         write_easiest(folder / "my.jsonl", N_OWN)
         write_few(folder / "samples" / "arithmetic.jsonl")
         first = b"".join(recorded_probes()[:N_RECORDED])
@@ -146,7 +146,7 @@ class Workplace:
         bin = folder / ".bin"
         bin.mkdir()
         stand_in = f"exec {shlex.join(forked.client)} tests.snippets"
-        uncertified = "code=$?; [ $code = 3 ] || exit $code"  # a result like any other
+        uncertified = "code=$?; [ $code = 3 ] || exit $code"  # a result, not a failure
         for name, script in {
             "stopadvisor": f'{shlex.join(forked.client)} stopadvisor "$@"; {uncertified}',
             "python": f'{stand_in} python "$@"',
@@ -157,12 +157,12 @@ class Workplace:
             (bin / name).chmod(0o755)
 
     def run(self, snippet: Snippet, *, seconds: float = 900) -> str:
-        """Run a `sh` or `python` block; return what it printed.
+        """Run a `sh` or `python` block, and return what it printed.
 
         Raises
         ------
         AssertionError
-            Where it fails, with its output.
+            It failed; with its output.
         """
         command = {
             "sh": ["bash", "-euo", "pipefail", "-c", snippet.body],
@@ -191,12 +191,12 @@ class Workplace:
 
 
 def check_install(words: Sequence[str]) -> None:
-    """Hold the words after `pip` against what `pyproject.toml` offers and `.ci/run` does.
+    """Check the words after `pip` against the extras in `pyproject.toml`.
 
     Raises
     ------
     ValueError
-        Where the project has no such extra, or nobody ever ran such an installation.
+        The project has no such extra, or no test knows this installation.
     """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     index = ["--index-url", "https://download.pytorch.org/whl/cpu"]
@@ -216,7 +216,7 @@ def check_install(words: Sequence[str]) -> None:
 
 
 def _stand_in(name: str, words: list[str]) -> int:
-    """Do what the command `name` is to do in a snippet; return its exit code."""
+    """Stand in for the command `name` in a snippet; return the exit code."""
     if name == "pip":
         check_install(words)
         return 0

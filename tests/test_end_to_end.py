@@ -26,7 +26,7 @@ from tests.scripted import ScriptedEngine, write_sums
 pytestmark = pytest.mark.slow
 
 REPLAYED = [("learned", "joblib"), ("learned-keeps", "json"), ("run-stability", "joblib")]
-"""Each kind of score, and each format: they differ in how they hold floats."""
+"""Every kind of score, and both formats, which store floats differently."""
 DECODED_ONLY = Weights(0.0, 0.0, 1.0, "money per million tokens")
 """The scripted traces are short: with prompts to pay for, the weakest rule saves nothing."""
 
@@ -40,7 +40,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def replay(path: Path, policy_path: str) -> tuple[list[int], int]:
-    """Each calibration question through the stepper, one raw probe at a time.
+    """Run each calibration question through the stepper, one raw probe at a time.
 
     Returns where each stopped (a position in the policy's budgets; their number for never), and
     how many were lost.
@@ -56,7 +56,7 @@ def replay(path: Path, policy_path: str) -> tuple[list[int], int]:
         stepper, stop, right = policy.start(), len(policy.budgets), record.natural_correct
         for position, budget in enumerate(policy.budgets):
             if record.trace_tokens <= budget:
-                break  # the trace ended by itself: the natural answer, and no probe
+                break  # the trace ended by itself: the natural answer counts
             probe = probes[budget]
             decision = stepper.observe(
                 answer=probe.answer,
@@ -74,7 +74,7 @@ def replay(path: Path, policy_path: str) -> tuple[list[int], int]:
 
 
 def certified_rule(source: Source, family: str, alpha: float) -> ExportedRule:
-    """The rule as calibration has it in memory."""
+    """The rule as calibration holds it in memory."""
     choice = assess(source, Settings(alpha=alpha, families=(family,), weights=DECODED_ONLY)).choice
     rule = calibrate(choice, source.part("calibration").unseal().as_calibration()).rule
     assert rule is not None
@@ -91,7 +91,7 @@ def test_the_file_decides_as_calibration_did(
     document = call.json("calibrate", *CERTIFY, run, *asked, "--out", out)
     assert document["kind"] == "stop"
     assert document["family"] == family
-    forget_looks(run)  # the next family's look is none of this test's business
+    forget_looks(run)  # this test does not count looks
 
     source = open_source(run)
     rule = certified_rule(source, family, alpha)
@@ -113,7 +113,7 @@ def test_the_whole_way_through_the_command_line(
     file = write_sums(tmp_path / "sums.jsonl", 300)
     assessment = call.json(
         *("assess", file, "--families", "entropy,confidence", "--max-think", "256"),
-        *("--schedule", "grid"),  # `replay` looks at budgets alone
+        *("--schedule", "grid"),  # `replay` reads only budgets
     )
     assert assessment["workload"]["budgets"][0] == 0
     calibration = call.json("calibrate", "--alpha", "0.15")

@@ -1,4 +1,4 @@
-"""Extras share an environment: one set of versions satisfies all of them, and so each pair."""
+"""Extras can share an environment: one set of versions satisfies them all, and so each pair."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_every_pair_of_extras_can_be_installed(python: str) -> None:
     lines = [line for extra in EXTRAS for line in PROJECT["optional-dependencies"][extra]]
     done = _compile("\n".join([*PROJECT["dependencies"], *lines]), python)
     if done.returncode and (tried := _compile("click", python)).returncode:
-        # It is the index, and nothing else, that fails.
+        # Only the index failed.
         assert "click" in tried.stderr, tried.stderr
         skip_without("a package index")
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Pages repeat the code word for word, and the tool that writes them says what it cannot."""
+"""Pages repeat the code word for word, and the tool that writes them reports bad blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The keys of every document that `--json` prints: other programs read them, so none is renamed."""
+"""Keys of all documents that `--json` prints: other programs read them, so none may be renamed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_keys_stay_as_they_are(goldens: Goldens, capsys: pytest.CaptureFixture[s
 
 
 def paths(schema: Any, whole: Any) -> Iterator[str]:
-    """Dotted keys below a schema, in the order in which they are printed."""
+    """Dotted keys of a schema, in printing order."""
     if "$ref" in schema:
         schema = whole["$defs"][schema["$ref"].rpartition("/")[2]]
     for key, value in schema.get("properties", {}).items():

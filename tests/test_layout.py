@@ -30,7 +30,7 @@ TOP_LEVEL = {
     *("stopadvisor", "policies", "tests", "samples"),
 }
 NOT_OURS = {"runs", "build", "dist", "venv", "__pycache__"}
-"""What git ignores: written by the tool, by builds, by a developer."""
+"""What git ignores: files of the tool, of builds, or of a developer."""
 
 MOST_LINES = 500
 MOST_ENTRIES = 26
@@ -119,7 +119,7 @@ def _public(module: Module) -> set[str]:
 
 @cache
 def _users() -> dict[str, set[str]]:
-    """For each name of the package that is imported anywhere, the modules that import it."""
+    """The modules that import each name of the package."""
     users = defaultdict(set)
     for module in MODULES:
         importer = ".".join(module.path.relative_to(ROOT).with_suffix("").parts)
@@ -215,7 +215,7 @@ def test_json_is_read_in_one_way() -> None:
 
 
 def _run(code: str, *arguments: str) -> str:
-    """Standard output of `code` in a process of its own, where nothing is imported yet."""
+    """Standard output of `code` in a fresh process."""
     done = subprocess.run(
         [sys.executable, "-c", f"import sys\n{code}", *arguments],
         cwd=ROOT,
@@ -228,13 +228,13 @@ def _run(code: str, *arguments: str) -> str:
 
 
 def _loaded_by(code: str, *arguments: str) -> set[str]:
-    """Top names of all modules in memory after running `code`."""
+    """Top-level names of all modules in memory after `code` ran."""
     shown = _run(f"{code}\nprint('\\n' + ' '.join(sys.modules))", *arguments)
     return {name.partition(".")[0] for name in shown.splitlines()[-1].split()}
 
 
 HELP = "from stopadvisor.cli.main import main\nassert main() == 0"
-"""What the installed `stopadvisor` runs, with arguments to come."""
+"""What the installed `stopadvisor` runs, before its arguments."""
 
 
 @pytest.mark.parametrize(
@@ -292,11 +292,11 @@ def test_without_an_option_every_check_runs() -> None:
 
 CLOCKS = {f"time.{name}" for name in ("monotonic", "perf_counter", "process_time", "time")}
 MEASURING = {"benchmarks", "long", "mutants", "release.py", "test_plugin_soak.py"}
-"""What of the tests prints seconds; nothing there holds them against a limit."""
+"""Test files that print seconds, without comparing them with a limit."""
 
 
 def _takes_the_time(node: ast.AST) -> bool:
-    """Whether seconds since an earlier look at a clock are computed."""
+    """Whether the code computes seconds since an earlier reading of a clock."""
     return (
         isinstance(node, ast.BinOp)
         and isinstance(node.op, ast.Sub)

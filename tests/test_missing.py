@@ -1,4 +1,4 @@
-"""A test that lacks a program: skipped with what to install, and in CI a failure."""
+"""A test that lacks a program is skipped and says what to install; in CI it fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mistakes that `tests.mutants` makes: every kind, one at a time, and tests for each module."""
+"""`tests.mutants` makes every kind of mistake, one at a time, and finds tests for each module."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.mutants.modules import EQUIVALENT, LEAST_CAUGHT, MODULES, ROOT, wing_
 from tests.mutants.recording import users
 
 MODULE = '''
-"""A text with 1 < 2 and not a mistake."""
+"""Text with an operator, in which no mistake is made: 1 < 2."""
 def f(x: int = 3, *, name: str = "a" + "b") -> bool:
     if not x <= 0 and x in (1, 2.5):
         raise ValueError(f"{x + 1} is not 2")
@@ -104,7 +104,7 @@ def test_users_of_a_module_import_from_it() -> None:
 
 _CAUGHT = "csv_cell: not isinstance(value, str) ->"
 ENDS = {
-    # By what is tried: a mistake, a test's seconds, whether it passes without, how it ends.
+    # By what is tried: a mistake, a test's seconds, whether it passes without it, how it ends.
     "in a function": (_CAUGHT, 300.0, True, "ok"),
     "at import": ("range(32) -> range(33)", 300.0, True, "ok"),
     # Nobody tries a text of just that length.
@@ -116,7 +116,7 @@ ENDS = {
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, int]]:
-    """What the command says of each, and its exit code: by one process, after one that records."""
+    """The command's verdicts and exit code, in a process of its own, after one that records."""
     cases = []
     for name, (mistake, seconds, sound, _) in ENDS.items():
         wanted = next(m for m in mutants_of("ground/printable") if mistake in m.description)

@@ -1,4 +1,4 @@
-"""What populations draw: the kinds they were asked for, as probes could show them."""
+"""Populations draw the requested kinds of questions, as probes could show them."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ def test_what_is_drawn_is_what_a_probe_could_show(law: KnownPopulation) -> None:
     assert (table.mean_entropy > 0).all()
     np.testing.assert_array_equal(table.answer_codes == 0, table.correct)
     assert (np.diff(table.markers, axis=1) >= 0).all()
-    assert not table.markers[:, 0].any()  # budget 0: nothing is thought yet
+    assert not table.markers[:, 0].any()  # budget 0: no thinking yet
     after = np.where(table.ended, table.answer_codes, -1)
-    assert all(len(set(row[row >= 0])) <= 1 for row in after)  # one and the same final answer
+    assert all(len(set(row[row >= 0])) <= 1 for row in after)  # the same final answer

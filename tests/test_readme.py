@@ -44,7 +44,7 @@ OTHERS = {
     *("--wing", "--module", "--count", "--piece", "--record"),  # python -m tests.mutants
     "--stop-timeout",  # Docker
 }
-"""Options of other programs."""
+"""Options of other programs, which READMEs may name."""
 
 
 def _fences(language: str) -> list[str]:
@@ -121,7 +121,7 @@ def test_ci_runs_what_the_readme_says() -> None:
     steps = command.split(" && ")
     assert steps[0] == "pip install uv"
     assert steps[1:] == ["uv pip install -p \"$(which python3)\" -e '.[hf,dev]'", "python -m tests"]
-    # CI may ask for less talk; nothing else differs.
+    # CI may print less; nothing else differs.
     assert set(steps) <= {line.replace(" --quiet", "") for line in lines}
 
 

@@ -1,4 +1,4 @@
-"""Every fenced block of every README: run as it stands, parsed as its commands do, or read."""
+"""Every fenced block of every README is run unchanged, parsed as its commands would, or read."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ READ = [snippet for snippet in SNIPPETS if snippet.language in ("json", "jsonl")
 
 @pytest.fixture(scope="module")
 def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forked]:
-    """What every command of the pages is forked from."""
+    """The process from which all commands of the pages are forked."""
     process = Forked(tmp_path_factory.mktemp("forked"))
     yield process
     process.close()
@@ -54,7 +54,7 @@ def workplaces(
 
 
 def check_command(words: list[str]) -> None:
-    """Have the command line parse a command and all that follows it; nothing is done."""
+    """Parse a command and everything after it, without running it."""
     with cli.make_context("stopadvisor", list(words)) as context:
         name, command, rest = cli.resolve_command(context, list(words))
         assert command is not None

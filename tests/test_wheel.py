@@ -36,11 +36,11 @@ def find_spec(name, path=None, target=None):
 
 PathFinder.find_spec = find_spec
 """
-"""Comes before everything else that a process of this test imports."""
+"""Runs before anything else that a process of this test imports."""
 
 
 def test_a_package_has_one_lowest_version_wherever_it_is_declared() -> None:
-    """`python -m tests.release --lowest` installs them all at once."""
+    """`python -m tests.release --lowest` installs all of them together."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     declared = [project["dependencies"], *project["optional-dependencies"].values()]
     lowest: defaultdict[str, set[str]] = defaultdict(set)
@@ -124,7 +124,7 @@ def test_the_source_archive_makes_the_same_wheel_byte_for_byte(built: Path, tmp_
     with tarfile.open(archive) as packed:
         packed.extractall(tmp_path, filter="data")
     (source,) = tmp_path.iterdir()
-    # By a process of its own: the build reads the version of the package that it finds there.
+    # In a process of its own: the build reads the version of the package that it finds there.
     code = (
         "import hatchling.build as b, sys; b.build_wheel(sys.argv[1]); b.build_sdist(sys.argv[1])"
     )

@@ -1,9 +1,8 @@
-"""Mutants of the package: each is one small mistake, and a test must fail on it.
+"""Mutants of the package: each has one small mistake, on which a test must fail.
 
 ``python -m tests.mutants [--count N] [--seed S] [--wing NAME] [--module NAME]`` draws mistakes at
-random, runs on each the tests that enter its function, as `--record` noted them, and exits with 1
-where fewer are caught than its wing has to: 95 % in statistics, policy, runs and serving, 85 % in
-the others.
+random and runs on each the tests that enter its function, as noted by `--record`.  It exits with 1
+if a wing's tests catch too few: 95 % in statistics, policy, runs and serving, 85 % in the others.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--module", action="append", metavar="NAME", help="of these alone")
-    parser.add_argument("--wing", action="append", choices=LEAST_CAUGHT, help="of these alone")
-    parser.add_argument("--only", action="append", metavar="MODULE:NUMBER", help="these alone")
-    parser.add_argument("--piece", metavar="I/N", help="in every N-th module from the I-th")
-    parser.add_argument("--record", nargs="*", metavar="FILE", help="note what tests enter")
+    parser.add_argument("--module", action="append", metavar="NAME", help="only in this module")
+    parser.add_argument("--wing", action="append", choices=LEAST_CAUGHT, help="only in this wing")
+    parser.add_argument("--only", action="append", metavar="MODULE:NUMBER", help="only this mutant")
+    parser.add_argument("--piece", metavar="I/N", help="only in every N-th module from the I-th")
+    parser.add_argument("--record", nargs="*", metavar="FILE", help="note which tests enter what")
     options = parser.parse_args()
     os.chdir(ROOT)
     if options.record is not None:
@@ -57,7 +56,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         for mutant, ended in outcomes(drawn, Survey.last(), Path(folder)):
             if ended is Outcome.BROKEN:
-                print(f"{mutant.description}: no test was run")
+                print(f"{mutant.description}: no test ran")
                 return 2
             ends[ended] += 1
             of_wings.setdefault(wing_of(mutant.module), Counter())[ended] += 1

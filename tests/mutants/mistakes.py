@@ -1,7 +1,6 @@
-"""Mistakes in a module: each is one small change of its syntax tree, and the tree with it a mutant.
+"""Mistakes in a module: small changes to its syntax tree, each of which makes a mutant.
 
-A comparison or an and/or turned round, a `not` too many, one operator for another, a number that
-is one off.
+Reversed comparisons, `and` for `or`, an extra `not`, one operator for another, numbers off by one.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _OTHERS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Mod: ast.Mult,
     ast.USub: ast.UAdd,
 }
-"""Wrong operators and comparisons, by the right ones."""
+"""The wrong operator or comparison for each right one."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +49,9 @@ class Mutant:
     line: int
     """First line of its statement."""
     function: str
-    """The function or class that it is in, with those around it; empty outside of all."""
+    """Qualified name of the function or class that it is in; empty at the top level."""
     description: str
-    """The function, and what is changed in it: the key in `EQUIVALENT`."""
+    """Module, function and change: the key in `EQUIVALENT`."""
 
     def tree(self) -> ast.Module:
         """The module with its mistake."""
@@ -67,7 +66,7 @@ def parsed(module: str) -> ast.Module:
 
 @dataclass(frozen=True)
 class _Mistake:
-    """A value to put into a field of a node, or into a place of a field that is a list."""
+    """A wrong value for a field of a node, or for one place in a field that is a list."""
 
     node: ast.AST
     field: str
@@ -85,7 +84,7 @@ class _Mistake:
             getattr(self.node, self.field)[self.place] = self.value
 
     def describe(self) -> str:
-        """Make it for a moment, and say what it changes."""
+        """Make it for a moment, and return what it changes."""
         old = getattr(self.node, self.field)
         before = ast.unparse(self.shown)
         self.make() if self.place is None else setattr(
@@ -97,14 +96,14 @@ class _Mistake:
 
     @classmethod
     def all_of(cls, tree: ast.Module) -> list[_Mistake]:
-        """Every mistake that can be made in a tree, in the order of its lines."""
+        """Every possible mistake in a tree, in the order of its lines."""
         found: list[_Mistake] = []
 
         def visit(node: ast.AST, parent: ast.AST, function: str, line: int) -> None:
             if isinstance(node, (ast.JoinedStr, ast.Raise)):
                 return  # words
             if isinstance(node, ast.keyword) and node.arg in ("strict", "repr"):
-                return  # of `zip`, an assertion; of a field, for whoever debugs
+                return  # an assertion of `zip`, and what debuggers see of a field
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 function = f"{function}.{node.name}".lstrip(".")
             if isinstance(node, ast.stmt):
@@ -125,7 +124,7 @@ class _Mistake:
 
 
 def _wrong(node: ast.AST) -> Iterator[tuple[str, int | None, object]]:
-    """Fields of a node with what may stand there by mistake."""
+    """Fields of a node, each with a place in it and a wrong value."""
     match node:
         case ast.Compare(ops=ops):
             for place, op in enumerate(ops):
@@ -142,7 +141,7 @@ def _wrong(node: ast.AST) -> Iterator[tuple[str, int | None, object]]:
         case ast.Constant(value=int(value)):
             yield "value", None, value + 1
         case ast.Constant(value=float(value)):
-            # A tolerance that is a tenth larger is one that is as good.
+            # A tenth more makes no difference to a tolerance.
             yield "value", None, value * (1.1 if abs(value) > 1e-3 else 1000) if value else 0.1
 
 
@@ -153,7 +152,7 @@ def _is_text(node: ast.AST) -> bool:
 
 
 def mutants_of(module: str) -> list[Mutant]:
-    """Every mutant of a module, by its name in `MODULES`."""
+    """Every mutant of a module of `MODULES`."""
     tree = parsed(module)
     seen: Counter[str] = Counter()
     found = []
@@ -167,7 +166,7 @@ def mutants_of(module: str) -> list[Mutant]:
 
 
 def sample(count: int, seed: int, modules: Sequence[str] = MODULES) -> list[Mutant]:
-    """Draw that many mutants that change something, each as likely; in the order of modules."""
+    """Draw `count` mutants that change something, all equally likely; sorted by module."""
     every = [mutant for module in modules for mutant in mutants_of(module)]
     known = [m for m in every if not m.description.startswith(tuple(EQUIVALENT))]
     drawn = random.Random(seed).sample(known, min(count, len(known)))

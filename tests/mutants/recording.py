@@ -1,6 +1,6 @@
-"""Which functions of the package each test enters, and how long it takes: noted once, and kept.
+"""Record which functions of the package each test enters, and how long it takes.
 
-It does not know what runs in processes that a test starts, as those of `tests/integration` do.
+What runs in processes that tests start, as those of `tests/integration` do, is not seen.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ __all__ = ["Entering", "Importer", "Survey", "file_of", "record", "users"]
 
 RECORDED = ROOT / "build" / "mutants.pickle"
 _FIRST = 10
-"""Tests that are run by their seconds alone."""
+"""The quickest tests run first, this many."""
 _LEAST_S = 20.0
-"""Seconds of a processor that a test gets in any case."""
+"""CPU seconds that every test gets."""
 _SLOWER = 5
-"""A mutant counts as caught after as many times the seconds that a test took without it."""
+"""A mutant counts as caught once a test takes this many times as long as without it."""
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What tests enter in the unchanged modules, by the test's id."""
+    """What tests enter in the unchanged modules, by test id."""
 
     seconds: dict[str, float] = field(default_factory=dict)
-    """With all that its fixtures take."""
+    """Including the test's fixtures."""
     entered: dict[str, set[str]] = field(default_factory=dict)
-    """Functions, each with its module and a blank before its name."""
+    """Functions, as ``MODULE NAME``."""
 
     @classmethod
     def last(cls) -> Survey:
-        """What was recorded last; nothing if nothing was."""
+        """The last recording; empty if there is none."""
         return cls(*pickle.loads(RECORDED.read_bytes())) if RECORDED.exists() else cls()
 
     def running(self, function: str) -> list[str]:
-        """Tests that enter a function, or, of a name that ends with a blank, any of a module.
+        """Tests that enter a function, or any function of a module if the name ends with a space.
 
-        First the quickest, then the others by file, slow ones last, and at the end all others of
-        these files: what tests share is made for the first of them alone.
+        The quickest come first, then the others by file, slow files last.  At the end come the
+        files' remaining tests: what tests share is made and recorded with the first of them.
         """
         found = [
             name
@@ -72,7 +72,7 @@ class Survey:
         return sorted(names, key=lambda name: (of_files[file_of(name)], file_of(name)))
 
     def longest_s(self, *names: str) -> float:
-        """After how many seconds of a processor tests are too slow."""
+        """CPU seconds after which tests are too slow."""
         return _LEAST_S + _SLOWER * sum(self.seconds.get(name, 0.0) for name in names)
 
 
@@ -91,7 +91,7 @@ def users(module: str) -> list[str]:
 
 
 def record(files: Sequence[str]) -> int:
-    """Run the tests of files, or all, keep what they enter, and return pytest's exit code."""
+    """Run the tests of `files`, or all, record what they enter, and return pytest's exit code."""
     recorder = _Recorder()
     sys.meta_path.insert(0, recorder)
     words = ["-q", "-n", "0", "--no-header", "-p", "no:cacheprovider", "--tb", "line"]
@@ -107,17 +107,17 @@ def record(files: Sequence[str]) -> int:
     return int(code)
 
 
-# --- Modules by other trees ---------------------------------------------------------------------
+# --- Modules with other trees ---------------------------------------------------------------------
 
 
 class Importer(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports modules of the package by other trees than those of their files."""
+    """Imports modules of the package with other syntax trees than those of their files."""
 
     modules: Sequence[str] = MODULES
 
     @abstractmethod
     def tree(self, module: str) -> ast.Module:
-        """What is to be run as the module."""
+        """The tree to run as this module."""
 
     def find_spec(
         self, fullname: str, path: object, target: object = None
@@ -137,11 +137,11 @@ class Importer(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 class Entering(Importer):
-    """Imports modules whose functions say when they are entered."""
+    """Imports modules so that entering their functions is noted."""
 
     def __init__(self) -> None:
         self.now: set[str] = set()
-        """What was entered."""
+        """Functions entered so far."""
 
     def tree(self, module: str) -> ast.Module:
         tree = ast.parse((ROOT / "stopadvisor" / f"{module}.py").read_text())
@@ -165,7 +165,7 @@ def _say_entered(node: ast.AST, module: str, outer: str) -> None:
 
 
 class _Recorder(Entering):
-    """A plugin that notes what each test enters that passes, itself or through its fixtures."""
+    """A plugin that notes what each passing test enters, itself or through its fixtures."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -198,7 +198,7 @@ class _Recorder(Entering):
     def pytest_fixture_setup(
         self, fixturedef: pytest.FixtureDef[Any]
     ) -> Generator[None, object, object]:
-        """Count what a fixture enters for every test that uses it."""
+        """Count what a fixture enters towards every test that uses it."""
         outer, self.now = self.now, set()
         began = time.monotonic()
         try:

@@ -1,10 +1,11 @@
-"""Run tests on mutants of modules: those that enter the mutant's function, the quickest first.
+"""Run tests on mutants: those that enter the mutant's function, the quickest first.
 
-A process of its own collects the tests once, and a child of it per mutant puts the mutant's code
-into the functions that it changes and runs the tests until one fails.  A mutant of what runs at
-import, the tests' too, gets a process that imports it.  A test counts only if it passes without.
+One process collects the tests.  For each mutant it forks a child that swaps the mutant's code into
+the functions it changes and runs the tests until one fails.  A mutant of code that runs at import,
+even the tests', gets a process that imports it.  A failure counts only if the test passes without
+the mutant.
 
-It does not know tests that run a module in a process of their own.
+Tests that run a module in a process of their own are not seen.
 """
 
 from __future__ import annotations
@@ -35,26 +36,26 @@ from tests.mutants.recording import Entering, Importer, Survey, file_of, users
 __all__ = ["Outcome", "outcomes", "warm"]
 
 _PATIENCE = 10
-"""Tests that wait, or share a busy machine, get as many times their seconds of a processor."""
+"""Tests may wait or share a busy machine: their wall time is this many times their CPU time."""
 
 
 class Outcome(Enum):
     """How tests ended on a mutant."""
 
     ALIVE = "ALIVE"
-    """All passed, or none runs it."""
+    """All tests passed, or none runs it."""
     CAUGHT = "ok"
     """A test failed, or the module could not be imported."""
     SLOW = "slow"
-    """One, or all of them, took many times the seconds without the mistake: caught."""
+    """A test, or all together, took far longer than without the mistake: caught."""
     BROKEN = "BROKEN"
-    """Nothing is known: no test was run, or the process died (killed, say, for its memory)."""
+    """Nothing is known: no test ran, or the process died (killed for its memory, say)."""
 
 
 def outcomes(
     mutants: Sequence[Mutant], recorded: Survey, folder: Path
 ) -> Iterator[tuple[Mutant, Outcome]]:
-    """Run the recorded tests on mutants, which are given back in some order."""
+    """Run the recorded tests on mutants; yields in any order."""
     os.environ["PYTEST_DEBUG_TEMPROOT"] = str(folder)
     suite = _Suite(recorded, folder)
     entering = {m: recorded.running(f"{m.module} {m.function}") for m in mutants if m.function}
@@ -77,7 +78,7 @@ def outcomes(
 
 
 class _Suite:
-    """The tests of the suite, run by processes of their own."""
+    """The tests of the suite, run in processes of their own."""
 
     def __init__(self, recorded: Survey, folder: Path) -> None:
         self.recorded = recorded
@@ -85,7 +86,7 @@ class _Suite:
         self._sound: dict[str, bool] = {}
 
     def failed(self) -> str | None:
-        """The test that failed last, once."""
+        """Return the test that failed last, and forget it."""
         file = self._folder / "failed"
         if not file.exists():
             return None  # the mutant could not be imported
@@ -100,7 +101,7 @@ class _Suite:
         return self._sound[name]
 
     def outcome(self, mutant: Mutant, names: Sequence[str]) -> Outcome:
-        """Import a mutant and run tests: where none are known, all of its module and its users'."""
+        """Import a mutant and run tests: these, or all of its module and then of its users."""
         of_modules = [f"{module} " for module in users(mutant.module)]
         for found in [names] if names else map(self.recorded.running, of_modules):
             left = [name for name in found if self._sound.get(name, True)]
@@ -126,8 +127,8 @@ class _Suite:
         if isinstance(plugin, Importer):
             sys.meta_path.insert(0, plugin)  # conftest may import the module
         words = ["-x", "-q", "-n", "0", "--no-header", "-p", "no:cacheprovider", "--tb", "line"]
-        words += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # what is warm is imported
-        words += ["-o", "python_files=test_*.py"]  # `group_test` is no test, and not rewritten
+        words += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of modules imported before
+        words += ["-o", "python_files=test_*.py"]  # `group_test` is no test: do not rewrite it
         words += ["-m", "not long", *(file for file in files if (ROOT / file).exists())]
         return int(
             pytest.main(words, plugins=[_Watch(self._folder / "failed", self.recorded), plugin])
@@ -135,13 +136,13 @@ class _Suite:
 
 
 class _Watch:
-    """A plugin: a test that fails is noted, and one that is too slow ends the process."""
+    """A plugin that notes which test failed, and ends the process if a test is too slow."""
 
     def __init__(self, failed: Path, recorded: Survey) -> None:
         self._failed, self._recorded = failed, recorded
 
     def pytest_collection(self) -> None:
-        # An example that fails is enough, nobody reads the smallest one.
+        # A failing example is enough: nobody reads the smallest one.
         from hypothesis import Phase, settings
 
         phases = (Phase.explicit, Phase.generate)
@@ -161,15 +162,15 @@ class _Watch:
 
 
 def _fork(work: Callable[[], int]) -> int:
-    """The id of a process that does the work and ends with its code."""
+    """Start a process that does the work and exits with its code; return its id."""
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
-        os.setpgid(0, 0)  # what it starts ends with it
+        os.setpgid(0, 0)  # so that what it starts ends with it
         code = 70
         try:
             code = work()
-        except BaseException:  # noqa: BLE001  the child ends here, whatever it was
+        except BaseException:  # noqa: BLE001  the child ends here, whatever happened
             traceback.print_exc()
         finally:
             sys.stdout.flush()
@@ -180,12 +181,12 @@ def _fork(work: Callable[[], int]) -> int:
 
 
 def ended(child: int, longest_s: float) -> Outcome:
-    """Return how the tests in a process end that may take these seconds of a processor."""
+    """Wait for the tests in a process that may take `longest_s` CPU seconds."""
     ends = time.monotonic() + _PATIENCE * longest_s
     while time.monotonic() < ends:
         over, status = os.waitpid(child, os.WNOHANG)
         if over:
-            # Of pytest: 0 all passed, 1 a test failed, 2 a file could not be collected.
+            # From pytest: 0 all passed, 1 a test failed, 2 a file could not be collected.
             ends_of = {0: Outcome.ALIVE, 1: Outcome.CAUGHT, 2: Outcome.CAUGHT}
             ends_of[-signal.SIGPROF] = Outcome.SLOW
             return ends_of.get(os.waitstatus_to_exitcode(status), Outcome.BROKEN)
@@ -195,11 +196,11 @@ def ended(child: int, longest_s: float) -> Outcome:
     return Outcome.SLOW
 
 
-# --- Mutants of what runs at import -------------------------------------------------------------
+# --- Mutants of code that runs at import ----------------------------------------------------------
 
 
 class _Chosen:
-    """A plugin: these tests are run, in this order."""
+    """A plugin that runs only these tests, in this order."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
@@ -209,7 +210,7 @@ class _Chosen:
 
 
 class _Import(_Chosen, Importer):
-    """A plugin that gives a mutant where its module is imported."""
+    """A plugin that imports a mutant in place of its module."""
 
     def __init__(self, mutant: Mutant, names: Sequence[str]) -> None:
         super().__init__(names)
@@ -225,11 +226,11 @@ def _named(items: Iterable[pytest.Item], names: Iterable[str]) -> list[pytest.It
     return [by_name[name] for name in names if name in by_name]
 
 
-# --- Mutants of functions -----------------------------------------------------------------------
+# --- Mutants of functions -------------------------------------------------------------------------
 
 
 class _Warm(Entering):
-    """A plugin: the tests as collected are run by children."""
+    """A plugin whose children run the collected tests."""
 
     def __init__(
         self, entering: dict[Mutant, list[str]], suite: _Suite, results: Connection
@@ -238,10 +239,10 @@ class _Warm(Entering):
         self._entering, self._suite, self._results = entering, suite, results
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        gc.unfreeze()  # conftest froze what is looked for here
+        gc.unfreeze()  # conftest froze the functions that we look for
         live: dict[tuple[str, int, str], list[FunctionType]] = defaultdict(list)
         for found in gc.get_objects():
-            if type(found) is FunctionType:  # to ask for its class makes some objects warn
+            if type(found) is FunctionType:  # isinstance reads `__class__`, where some objects warn
                 live[_place(found.__code__)].append(found)
         gc.freeze()
         for mutant, names in self._entering.items():
@@ -252,7 +253,7 @@ class _Warm(Entering):
             failed = self._suite.failed() if outcome is Outcome.CAUGHT else None
             if failed is not None and self._outcome(session, [failed], []) is not Outcome.ALIVE:
                 continue
-            # What ran already is to be imported as it is with the mistake.
+            # A function that ran during collection must be imported with its mistake.
             if outcome is not Outcome.ALIVE or f"{mutant.module} {mutant.function}" not in self.now:
                 self._results.send((mutant, outcome))
         return True
@@ -281,7 +282,7 @@ def _place(code: CodeType) -> tuple[str, int, str]:
 
 
 def _changed_by(mutant: Mutant) -> list[CodeType]:
-    """Functions of the mutant that differ; none where it changes what runs at import."""
+    """Functions of the mutant that differ; none if it changes code that runs at import."""
     file = str(ROOT / "stopadvisor" / f"{mutant.module}.py")
     trees = (parsed(mutant.module), ast.fix_missing_locations(mutant.tree()))
     plain, changed = (compile(tree, file, "exec") for tree in trees)
@@ -304,12 +305,12 @@ def _changed(old: CodeType, new: CodeType) -> list[CodeType]:
 
 
 def _is_function(code: CodeType) -> bool:
-    """Not the body of a class."""
+    """Whether code is a function's, not a class body's."""
     return bool(code.co_flags & inspect.CO_NEWLOCALS)
 
 
 def warm() -> None:
-    """Import what tests need and no mutant is in: every child has it already."""
+    """Import what tests need and no mutant changes, once for all children."""
     import hypothesis.strategies
     import joblib
     import numpy
