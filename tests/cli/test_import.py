@@ -110,9 +110,7 @@ def test_a_rule_at_recorded_markers_is_certified_and_never_served(call: Call) ->
     code, _, err = call("verify", "run/policy.joblib", "run", "--test-only")
     assert code in (0, 1, 3), err
     assert "graded by" not in err
-    assert "so that it cannot be served" in " ".join(
-        call("inspect", "run/policy.joblib")[1].split()
-    )
+    assert "so it cannot be served" in " ".join(call("inspect", "run/policy.joblib")[1].split())
     code, _, err = call("report", "run")
     assert code == 0
     assert "Imported probes bring no questions" in err
