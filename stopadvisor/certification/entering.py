@@ -35,8 +35,7 @@ def unseen_rows(choice: Choice, calibration_table: ProbeTable) -> IntArray:
 def check_questions(choice: Choice, calibration_table: ProbeTable) -> IntArray:
     """Return `unseen_rows` if every rule can be tested on them.
 
-    Raises CalibrationError as `unseen_rows`, and if a question lacks a probe or a signal that a
-    rule
+    Raises CalibrationError as `unseen_rows`, and if a question lacks a probe or signal that a rule
     needs.
     """
     rows = unseen_rows(choice, calibration_table)

@@ -260,8 +260,8 @@ class StackCost:
     """Probes per request."""
     break_even_probes: float | None
     """Number of probes per request, at their present mean cost, at which the saving is gone; null
-    if
-    probes cost nothing or thinking is not shortened.  The rule saves if this exceeds `probes`."""
+    if probes cost nothing or thinking is not shortened.  The rule saves if this exceeds
+    `probes`."""
     break_even_cached_price: float | None
     """Price of a cached token at which the saving is gone; null if no cached token is read, or only
     a negative price would do."""

@@ -106,8 +106,7 @@ class AuditProcess:
 
     An audit without a result counts as its smallest possible loss (0, or -1 if gains count) in
     both, in its request's place.  So neither ever exceeds its value with all results known,
-    whatever
-    decides which results arrive and in which order.  In `upper_limit` it counts 1.
+    whatever decides which results arrive and in which order.  In `upper_limit` it counts 1.
 
     References
     ----------
@@ -312,8 +311,7 @@ def betting_upper_limit(
     -----
     A risk is rejected if ``mean over stakes of prod(1 - stake * (loss / share - risk))`` exceeds
     ``1 / delta``, with stakes between 0 and ``1 / (1 / least_share - risk)``.  The share of
-    requests
-    that stop does not matter.
+    requests that stop does not matter.
     """
     counted = sum(losses.values())
     if requests < counted:
