@@ -200,7 +200,7 @@ def test_few_labels_and_other_graders_are_said_where_they_are() -> None:
     assert judged in claim(terms(grader=grader, loss="drop"))
     for text in (claim(terms()), claim(terms(grader=grader, loss="differs"))):
         assert few not in text
-        assert "was decided by" not in text
+        assert "were graded by" not in text
 
 
 SAMPLE = {"differing": 12, "planned_labels": 12, "labelled": 12, "losses": 1, "alpha": 0.15}

@@ -170,7 +170,7 @@ def test_a_cap_is_what_is_asked_of_the_server() -> None:
     assert (ask.rung.name, ask.max_tokens, ask.is_reference) == ("d", None, True)
     assert climber.observe(finished=False, completion_tokens=3).serve
     assert climber.ask is None
-    with pytest.raises(PolicyError, match="served already"):
+    with pytest.raises(PolicyError, match="already served"):
         climber.observe(finished=True, completion_tokens=1)
 
 
