@@ -204,7 +204,7 @@ def probe_sheet(summary: ProbeSummary) -> Sheet:
         ),
     ]
     if summary.rungs:
-        title = f"Asked every rung {n}, {summary.new} of them now."
+        title = f"Replies of every rung to {n}, {summary.new} of them now."
         return Sheet(title, facts=tuple(facts), sections=(_rungs(summary.rungs),))
     several = "" if summary.traces == summary.questions else f" in {summary.traces} traces"
     places = f"{listed(summary.budgets)} thinking tokens" if summary.budgets else ""

@@ -72,7 +72,11 @@ def comparison_sheet(compared: PolicyComparison) -> Sheet:
     if compared.same:
         headline = "The same policy."
     elif changes:
-        stops = "both stop at the same places" if compared.same_stops else "they stop elsewhere"
+        stops = (
+            "both stop at the same places"
+            if compared.same_stops
+            else "they stop at different places"
+        )
         headline = f"B differs from A in {plural(len(changes), 'point')}; {stops}."
     sections = []
     if changes:

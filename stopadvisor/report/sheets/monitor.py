@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from stopadvisor.report.sheet import Fact, Section, Sheet, Tone
-from stopadvisor.report.words import plural, share
+from stopadvisor.report.words import listed, plural, share
 from stopadvisor.serving.monitored import MonitoredPromise
 from stopadvisor.serving.monitoring import MEANINGS, Alarm, AlarmKind
 
@@ -21,7 +21,7 @@ _DRIFT = {
 
 
 def monitor_sheet(result: MonitoredPromise) -> Sheet:
-    """Return the sheet."""
+    """Return the sheet of `monitor`."""
     sections = []
     if result.alarms:
         sections.append(
@@ -156,5 +156,4 @@ def _drift(result: MonitoredPromise) -> str:
         return f"the traffic changed: {', '.join(changed)}; that alone says nothing about the risk"
     if not result.drift:
         return "not watched: the policy has nothing to compare with"
-    names = ", ".join(_DRIFT[name] for name in result.drift)
-    return f"no change seen in {names}"
+    return f"no change seen in {listed([_DRIFT[name] for name in result.drift])}"

@@ -22,8 +22,7 @@ _DRIFTED = 0.05
 _MEANS = {
     "confirmed": "these questions alone certify the promise: keep serving the policy",
     "contradicted": "more is lost than was promised: serve full thinking, and calibrate again",
-    "silent": "these questions are too few, or too close to the promise, to decide: "
-    "probe more of them",
+    "silent": "too few questions, or losses too close to the promise, to decide: probe more",
 }
 _DRIFT_MEANS = {
     "confirmed": "for it the promise rests only on these fresh questions.",
@@ -82,7 +81,7 @@ def _facts(checked: CheckedPolicy, *, verbose: bool) -> tuple[Fact, ...]:
     if checked.n_left_out:
         met, repeated = checked.n_met_before, checked.n_repeated
         texts = [
-            *([f"{plural(met, 'trace')} of questions that made the policy"] if met else []),
+            *([f"{plural(met, 'trace')} of the policy's own questions"] if met else []),
             *([f"{plural(repeated, 'further trace')} of a question"] if repeated else []),
         ]
         facts.append(("left out", ", ".join(texts)))
