@@ -187,7 +187,7 @@ def _remarks(workload: Workload, settings: ProbeSettings) -> list[str]:
         count = f"{n - labelled} of {n} questions have" if labelled else "the questions have"
         remarks.append(
             f"{count} no gold: parts of the split with such questions count a reply as right if it "
-            "agrees with full thinking's answer"
+            "agrees with the full answer"
         )
     if settings.recorded is not None:
         asked = {question.key for question in workload.questions}

@@ -10,7 +10,6 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-import numpy as np
 from numpy.typing import NDArray
 
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
@@ -38,18 +37,9 @@ class Spent:
     seconds: FloatArray
     """Time of the requests, one after the other; NaN where it was not measured."""
 
-    def each(self, change: Callable[[FloatArray], FloatArray]) -> Spent:
-        """Apply a function to every array."""
-        return Spent(*map(change, vars(self).values()))
-
-    def where(self, chosen: BoolArray, other: Spent) -> Spent:
-        """These costs where chosen, otherwise the other ones."""
-        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
-        return Spent(*(np.where(chosen, ours, theirs) for ours, theirs in pairs))
-
-    def plus(self, other: Spent) -> Spent:
-        """Sum of both costs."""
-        return Spent(*map(np.add, vars(self).values(), vars(other).values()))
+    def each(self, change: Callable[..., Any], *others: Spent) -> Spent:
+        """Apply a function to every array, and to those of other costs with it."""
+        return Spent(*map(change, *(vars(spent).values() for spent in (self, *others))))
 
 
 @dataclass(frozen=True)
@@ -102,14 +92,9 @@ class Rungs:
 
     def map(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Self:
         """Apply a selection of questions or columns to every array."""
-        return replace(
-            self,
-            spent=self.spent.each(change),
-            served=change(self.served),
-            support=change(self.support),
-            share=change(self.share),
-            is_reference=change(self.is_reference),
-        )
+        arrays = ("served", "support", "share", "is_reference")
+        changed: dict[str, Any] = {name: change(getattr(self, name)) for name in arrays}
+        return replace(self, spent=self.spent.each(change), **changed)
 
 
 def known_mean(seconds: FloatArray) -> float | None:

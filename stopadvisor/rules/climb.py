@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Literal, TypeVar
 
@@ -171,9 +172,9 @@ class Climb:
         block = range(0)
         for k, column in enumerate((*self.columns, last)):
             if column not in block:  # another rung: the cost of the last one is final
-                paid, block_paid = paid.plus(block_paid), nothing
+                paid, block_paid = paid.each(np.add, block_paid), nothing
                 block = next(b for b in rungs.blocks if column in b)
-            own = rungs.spent.each(lambda values, at=column: values[:, at, None])  # type: ignore[misc]
+            own = rungs.spent.each(lambda values, at=column: values[:, at, None])
             if column == last:
                 asked, passes = waiting, waiting
             else:
@@ -187,10 +188,10 @@ class Climb:
                 if self.family == "cap" and column not in rungs.whole:
                     own = _abandoned(own, -path[:, k], rungs.rates[column][2], passes)
             # Costs of samples are cumulative: the last column asked holds the sum.
-            block_paid = own.where(asked, block_paid)
+            block_paid = own.each(partial(np.where, asked), block_paid)
             served = np.where(passes, column, served)
             waiting = waiting & ~passes
-        return served, given_up, paid.plus(block_paid)
+        return served, given_up, paid.each(np.add, block_paid)
 
     def describe(self, position: float | None = None) -> str:
         """The rungs in words and in order; with a step of the path, its thresholds too."""
