@@ -1,4 +1,4 @@
-"""Mistakes in policies that nothing can tell from the original."""
+"""Mistakes in policies that no test can detect."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ __all__ = ["EQUIVALENT"]
 
 EQUIVALENT: dict[str, dict[str, str]] = {
     "policy/claims": {
-        ": _MOST_LIMITS = 64 ->": "a limit more is as good",
-        ": _MOST_LOOKS = 1024 ->": "a look more is as good",
+        ": _MOST_LIMITS = 64 ->": "one limit more is fine",
+        ": _MOST_LOOKS = 1024 ->": "one look more is fine",
         ": _ROUNDING = 1e-12 ->": "a billionth is rounding too",
         "CertificateTerms.risk: self.planned_labels or 1 -> self.planned_labels or 2": (
             "where differing replies are counted, labels are planned: the check refuses the others"
@@ -27,14 +27,14 @@ EQUIVALENT: dict[str, dict[str, str]] = {
             "no term reads it"
         ),
         "Climber.certain: len(self._columns) - 1 -> len(self._columns) + 1": (
-            "no more replies are named than there are"
+            "no policy names more replies than there are"
         ),
         "Judged: gives_up: bool = False ->": "it is always given",
     },
     "policy/consistency": {
-        ": _MAX_GOLDEN_STEPS = 4096 ->": "a step more is as good",
-        "_check_golden: len(steps) <= _MAX_GOLDEN_STEPS -> len(steps) <": "a step less is as good",
-        "_check_stop: abs_tol=1e-12 ->": "so near 0 is 0",
+        ": _MAX_GOLDEN_STEPS = 4096 ->": "one step more is fine",
+        "_check_golden: len(steps) <= _MAX_GOLDEN_STEPS -> len(steps) <": "one step less is fine",
+        "_check_stop: abs_tol=1e-12 ->": "this close to 0 counts as 0",
         "check_trigger: default=0 ->": "a position is always given",
     },
     "policy/evidence": {
@@ -53,33 +53,33 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         ),
     },
     "policy/file": {
-        ": _LINE = 100 ->": "a column more is as good",
+        ": _LINE = 100 ->": "one column more is fine",
         "_check_strings: len(text) <= MAX_TEXT -> len(text) <": (
             "no text in it is longer than the whole"
         ),
         "_check_strings: text.find('\\\\', start, end) >= 0 ->": (
             "a policy does not begin with a text"
         ),
-        "_check_strings: wide = 0 -> wide = 1": "a byte less is as good",
-        "_written: allow_nan=False ->": "what is no number gets no digest before",
-        "_written: indent + len(line) < _LINE -> indent + len(line) <=": "a column more is as good",
+        "_check_strings: wide = 0 -> wide = 1": "one byte less is fine",
+        "_written: allow_nan=False ->": "numbers that are not finite fail before",
+        "_written: indent + len(line) < _LINE -> indent + len(line) <=": "one column more is fine",
         "read_bytes: getattr(os, 'O_NONBLOCK', 0) ->": "Linux has it",
     },
     "policy/golden": {
-        ": _MOST_GAPS = 64 ->": "so far is searched for examples at the threshold",
-        ": _MOST_REPLY = 65536 ->": "so far is searched for examples at the threshold",
-        ": (0.0, 20.0) -> (0.0, 22": "so far is searched for examples at the threshold",
-        ": (0.0, 64.0) -> (0.0, 70": "so far is searched for examples at the threshold",
-        ": -30.0 -> -33": "so far is searched for examples at the threshold",
-        "_clear: 10 * _TOLERANCE -> 11": "a tolerance that is a tenth larger is as good",
+        ": _MOST_GAPS = 64 ->": "how far examples at the threshold are searched for",
+        ": _MOST_REPLY = 65536 ->": "how far examples at the threshold are searched for",
+        ": (0.0, 20.0) -> (0.0, 22": "how far examples at the threshold are searched for",
+        ": (0.0, 64.0) -> (0.0, 70": "how far examples at the threshold are searched for",
+        ": -30.0 -> -33": "how far examples at the threshold are searched for",
+        "_clear: 10 * _TOLERANCE -> 11": "a tenth more tolerance is fine",
         "_clear: abs(decisions[-1]['score'] - threshold) > 10 * _TOLERANCE ->"
         " abs(decisions[-1]['score'] - threshold) >=": "differs at equality, by rounding",
-        "_edge: high - low < _DISTANCE ->": "so near the threshold is near enough",
+        "_edge: high - low < _DISTANCE ->": "close enough to the threshold",
         "_ranges: steps[-2]['think_tokens'] if len(steps) > 1 else 0 ->": (
-            "an example at the threshold is searched for a token later"
+            "an example at the threshold is sought one token later"
         ),
         "_ranges: trigger.stop_at - 1 -> trigger.stop_at - 2": (
-            "an example at the threshold is searched for a token nearer"
+            "an example at the threshold is sought one token closer"
         ),
     },
     "policy/requests": {"_question: :12 -> :13": "the name of its question is not used"},
@@ -89,40 +89,40 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         )
     },
     "policy/shown": {
-        "server_words: top_k or 0 -> top_k or 1": "vLLM gives more than either by itself"
+        "server_words: top_k or 0 -> top_k or 1": "vLLM returns more than either by default"
     },
     "policy/stepper": {
         "Stepper.__init__: self._began = 0 ->": "the first step sets it",
         "Stepper.__init__: self._confidence = 0.0 ->": "the first step sets it",
         "Stepper.__init__: self._run = 0 ->": "the first step sets it",
         "Stepper.observe: -_SLACK <= mean_entropy < math.inf -> +_SLACK": (
-            "`_number` looks again, and takes it"
+            "`_number` checks again, and accepts it"
         ),
         "Stepper.observe: -_SLACK <= mean_entropy < math.inf -> -_SLACK < mean": (
-            "`_number` looks again, and takes it"
+            "`_number` checks again, and accepts it"
         ),
         "Stepper.observe: -math.inf < mean_logprob <= _SLACK -> +math.inf": (
-            "`_number` looks again, and takes it"
+            "`_number` checks again, and accepts it"
         ),
         "Stepper.observe: -math.inf < mean_logprob <= _SLACK -> -math.inf < mean_logprob <"
-        " _SLACK": "`_number` looks again, and takes it",
+        " _SLACK": "`_number` checks again, and accepts it",
         "Stepper.observe: 0 if positions is None else": (
-            "no rule off a grid reads where on one a probe lies"
+            "only rules on a grid read grid positions"
         ),
         "Stepper.observe: 0.0 <= markers < math.inf -> 0.0 < markers": (
-            "`_number` looks again, and takes it"
+            "`_number` checks again, and accepts it"
         ),
         "Stepper.observe: 0.0 <= markers < math.inf -> 0.1 <= markers": (
-            "`_number` looks again, and takes it"
+            "`_number` checks again, and accepts it"
         ),
         "Stepper.observe: confidence = 0.0 ->": "the rule that reads it sets it",
         "Stepper.observe: rise > 0.0 -> rise >= 0.0": "a rise of 0 gives a score of 0",
-        "_number: return 0.0 ->": "no rule reads it that was given none",
+        "_number: return 0.0 ->": "no rule reads a value that it was not given",
         "_position_values: position > 1 -> position >= 1": "the logarithm of 1 is 0",
     },
     "policy/terms": {
-        ": _MOST_GOLDEN = 32 ->": "an example more is as good",
-        ": _MOST_STEPS = 1024 ->": "a step more is as good",
+        ": _MOST_GOLDEN = 32 ->": "one example more is fine",
+        ": _MOST_STEPS = 1024 ->": "one step more is fine",
     },
 }
-"""Why, by module and how the description goes on after it."""
+"""Reasons, by module and by how the description continues after it."""

@@ -1,4 +1,4 @@
-"""Mistakes in runs that nothing can tell from the original."""
+"""Mistakes in runs that no test can detect."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ __all__ = ["EQUIVALENT"]
 
 EQUIVALENT: dict[str, dict[str, str]] = {
     "runs/replies": {
-        ": 2 ** 40 ->": "longer than any trace is as good",
+        ": 2 ** 40 ->": "longer than any trace is fine",
         "ReplyRecord.answered: len(samples) > 1 -> len(samples) >= 1": (
             "a single sample is its own plurality"
         ),
         "ReplyRecord.answered: made if len(samples) > 1 else 0 ->": (
             "a single sample is its own plurality"
         ),
-        "reply_table: -1 -> -2": "no answer is any negative number",
+        "reply_table: -1 -> -2": "any negative number means no answer",
     },
-    "runs/storage": {"write_json_atomically: indent=1 ->": "a wider indent reads alike"},
+    "runs/storage": {
+        "write_json_atomically: indent=1 ->": "indentation does not change what is read"
+    },
 }
-"""Why, by module and how the description goes on after it."""
+"""Reasons, by module and by how the description continues after it."""

@@ -1,4 +1,4 @@
-"""Mistakes in statistics that nothing can tell from the original."""
+"""Mistakes in statistics that no test can detect."""
 
 from __future__ import annotations
 
@@ -6,65 +6,65 @@ __all__ = ["EQUIVALENT"]
 
 EQUIVALENT: dict[str, dict[str, str]] = {
     "stats/adaptive_labels": {
-        ": (0.6, 1.0) ->": "a share that is about as good",
-        ": 1 / 2 ->": "another assumption of what nobody knows",
-        ": 1 / 4 ->": "another assumption of what nobody knows",
-        ": 1 / 8 ->": "another assumption of what nobody knows",
-        ": 3 / 4 ->": "another assumption of what nobody knows",
-        ": _AHEAD = 0.5 ->": "a twentieth of a point more is as good",
-        ": _DRAWS = 8 ->": "a draw more is as good",
+        ": (0.6, 1.0) ->": "another share is about as good",
+        ": 1 / 2 ->": "another assumption about the unknown",
+        ": 1 / 4 ->": "another assumption about the unknown",
+        ": 1 / 8 ->": "another assumption about the unknown",
+        ": 3 / 4 ->": "another assumption about the unknown",
+        ": _AHEAD = 0.5 ->": "a twentieth of a point more is fine",
+        ": _DRAWS = 8 ->": "one draw more is fine",
         "forecast: often > 0 -> often >= 0": "no draw asks for more than all draws together",
         "forecast: often[end.asked] += 1 ->": "only their order counts",
-        "forecast: rng.random(known.size) < share ->": "differs with chance 0",
-        "forecast: tests: Sequence[LabelTest]": "a draw more is as good",
-        "preferred_sample: rng.random(n) < share ->": "differs with chance 0",
+        "forecast: rng.random(known.size) < share ->": "differs with probability 0",
+        "forecast: tests: Sequence[LabelTest]": "one draw more is fine",
+        "preferred_sample: rng.random(n) < share ->": "differs with probability 0",
         "preferred_sample: saved[best] - saved[0] > ": "differs at equality, by rounding",
-        "preferred_sample: size < n -> size <= n": "a sample of all is none",
+        "preferred_sample: size < n -> size <= n": "a sample of all is no sample",
     },
     "stats/binomial": {
         "binomial_tail: term < 1e-18 ->": (
-            "what such a term would add is below the precision that is claimed, 1e-10"
+            "such a term adds less than the claimed precision, 1e-10"
         )
     },
     "stats/bounds": {
-        ": _MOST_LABELS = 1000000 ->": "a size more is as good",
-        "_last_size: 2 * (losses + 1) -> 3": "ends alike",
-        "_last_size: 2 * high -> 3 * high": "ends alike",
-        "_last_size: losses + 1 -> losses + 2 (2)": "ends alike",
-        "_last_size: losses + 1 -> losses - 1": "ends alike",
-        "_last_size: max(2 * (losses + 1), 1) -> max(2 * (losses + 1), 2)": "ends alike",
-        "labels_needed: 2 * high -> 3 * high": "ends alike",
-        "labels_needed: high - low > 1 -> high - low > 2": "ends alike",
-        "labels_needed: high > 0 -> high >= 0": "nobody loses less than nothing",
-        "labels_needed: needed <= _MOST_LABELS ->": "a size less is as good",
+        ": _MOST_LABELS = 1000000 ->": "one size more is fine",
+        "_last_size: 2 * (losses + 1) -> 3": "ends the same way",
+        "_last_size: 2 * high -> 3 * high": "ends the same way",
+        "_last_size: losses + 1 -> losses + 2 (2)": "ends the same way",
+        "_last_size: losses + 1 -> losses - 1": "ends the same way",
+        "_last_size: max(2 * (losses + 1), 1) -> max(2 * (losses + 1), 2)": "ends the same way",
+        "labels_needed: 2 * high -> 3 * high": "ends the same way",
+        "labels_needed: high - low > 1 -> high - low > 2": "ends the same way",
+        "labels_needed: high > 0 -> high >= 0": "losses are never negative",
+        "labels_needed: needed <= _MOST_LABELS ->": "one size less is fine",
     },
     "stats/exchangeability": {
-        ": _MOST = 1000000000000.0 ->": "a cap that is as good",
-        ": _REMEMBERED = 8192 ->": "what is cached changes no number",
+        ": _MOST = 1000000000000.0 ->": "another cap is fine",
+        ": _REMEMBERED = 8192 ->": "the cache changes no number",
         "ExchangeabilityTest._place: len(self._places) >= _REMEMBERED ->": (
-            "what is cached changes no number"
+            "the cache changes no number"
         ),
         "ExchangeabilityTest.update: capital > _MOST ->": "scaled by 1 then",
     },
     "stats/intervals": {
         ": 1 - 1e-12 -> 1 - 1e-09": "limits are found to 1e-9 of a share at best",
-        ": MOST_BLOCKS = 2000 ->": "a block more is as good",
+        ": MOST_BLOCKS = 2000 ->": "one block more is fine",
         "paired_difference.score: (estimate - difference) * math.sqrt(n / variance) if"
         " variance > 0 else 0.0 ->": (
-            "without any disagreement: the search needs its sign alone, beside a quantile"
+            "without disagreement the search only needs its sign, compared with a quantile"
         ),
         "paired_difference: score(-_EDGE) > z ->": "differs at equality, by rounding",
         "paired_difference: score(_EDGE) < -z -> score(_EDGE) <=": (
             "differs at equality, by rounding"
         ),
         "ratio_interval: errors <= 1e-06 * abs(ratio) ->": (
-            "at the limit itself only where both are 0, as it is set to"
+            "at the limit only where both are 0, to which it is set"
         ),
         "ratio_interval: np.abs(distance) <= 1e-09 * abs(ratio) ->": (
-            "at the limit itself only where both are 0, as it is set to"
+            "at the limit only where both are 0, to which it is set"
         ),
         "saving_band: ddof=1 -> ddof=2": (
-            "deviations are taken in units of the error, and their reach is turned back by it"
+            "deviations are measured in units of the error, and scaled back by it"
         ),
         "saving_band: posinf=0.0 -> posinf=0.1": (
             "a tenth of an error is not among the largest deviations"
@@ -73,16 +73,16 @@ EQUIVALENT: dict[str, dict[str, str]] = {
     "stats/label_sample": {
         "_region: allowed + 1e-09 ->": "both are rounding",
         ": _BEYOND = 1e-12 ->": "less than the precision of a bound",
-        ": _FIRST = 32 ->": "another grid bounds as well",
-        ": _REACH = 9.0 ->": "what lies there is below what is added for it",
-        ": _STEPS = 14 ->": "a step more is as good",
-        ": _WIDEST = 16.0 ->": "the search ends alike",
+        ": _FIRST = 32 ->": "another grid bounds just as well",
+        ": _REACH = 9.0 ->": "less lies there than is added for it",
+        ": _STEPS = 14 ->": "one step more is fine",
+        ": _WIDEST = 16.0 ->": "the search ends the same way",
         "_chance: 1 - q -> 1 + q": "a wider range",
         "_chance: 1 - q -> 2 - q": "a wider range",
         "_chance: _REACH ** 2 -> _REACH ** 3": "a wider range",
         "_chance: _REACH ** 2 / 2 -> _REACH ** 2 * 2": "a wider range",
         "_chance: _REACH ** 2 / 2 -> _REACH ** 2 / 3": (
-            "what lies beyond it is still less than is added for it"
+            "still less lies beyond it than is added for it"
         ),
         "_chance: chance + _BEYOND ->": "less than the precision of a bound",
         "_chance: differing > labels -> differing >= labels": "both formulas give the same there",
@@ -92,11 +92,11 @@ EQUIVALENT: dict[str, dict[str, str]] = {
             "differs at equality, by rounding"
         ),
         "_is_at_most: high > delta ->": "differs at equality, by rounding",
-        "_most_of_all: -1 -> -2": "ends alike",
+        "_most_of_all: -1 -> -2": "ends the same way",
         "_most_of_all: binomial_tail(middle, n, alpha) <= delta ->": (
             "differs at equality, by rounding"
         ),
-        "most_lost_labelled: (math.inf, 0.0, _WIDEST) ->": "the search ends alike",
+        "most_lost_labelled: (math.inf, 0.0, _WIDEST) ->": "the search ends the same way",
         "most_lost_labelled: labels < n -> labels <= n": "then no reply lies beyond the labels",
     },
     "stats/sequential": {
@@ -110,26 +110,26 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "AuditProcess.is_broken: self.e_value >= 1 / self.test.delta ->": (
             "differs at equality, by rounding"
         ),
-        "AuditTest: change: float = 100000.0 ->": "whoever watches a promise gives it",
-        "AuditTest: delta: float = 0.05 ->": "whoever watches a promise gives it",
-        "AuditTest: least_share: float = 0.02 ->": "whoever watches a promise gives it",
-        "_root: (1e-12, math.nextafter(1, 0)) ->": "no root lies so low",
+        "AuditTest: change: float = 100000.0 ->": "every caller gives it",
+        "AuditTest: delta: float = 0.05 ->": "every caller gives it",
+        "AuditTest: least_share: float = 0.02 ->": "every caller gives it",
+        "_root: (1e-12, math.nextafter(1, 0)) ->": "no root lies that low",
         "_root: 1e-10 * low -> 1.0000000000000001e-07": "precise enough for a share",
         "_root: 1e-12 + 1e-10 * low -> 1e-09": "precise enough for a share",
         "_root: excess(high) <= 0 -> excess(high) <": "differs at equality, by rounding",
         "_root: excess(middle) < 0 -> excess(middle) <=": "differs at equality, by rounding",
         "_root: high - low > 1e-12 + 1e-10 * low ->": "differs at equality, by rounding",
-        "requests_to_alarm: (300, 2400) ->": "a loss more is as good",
-        "requests_to_alarm: (301, math.inf) ->": "a stream more is as good",
+        "requests_to_alarm: (300, 2400) ->": "one loss more is fine",
+        "requests_to_alarm: (301, math.inf) ->": "one stream more is fine",
         "requests_to_alarm: evidence >= ": "differs at equality, by rounding",
     },
     "stats/trinomial": {
         "drop_size: 0.001 / n ->": "half an interval is shorter",
-        ": _REACH = 9.0 ->": "what lies there is below any precision",
+        ": _REACH = 9.0 ->": "less lies there than any precision",
         ": _ROUNDING = 1e-09 ->": "less than the precision of a bound",
         ": _SPACING = 0.037 ->": "a grid that is about as fine",
-        ": _STEPS = 13 ->": "a step more is as good",
-        "_chance: rows = 24 ->": "another number of neighbours is as good",
+        ": _STEPS = 13 ->": "one step more is fine",
+        "_chance: rows = 24 ->": "another number of neighbours is fine",
         "_likely: 1 - high -> 1 + high": "a wider range",
         "_likely: 1 - high -> 2 - high": "a wider range",
         "_likely: 1 - low -> 1 + low": "a wider range",
@@ -145,9 +145,9 @@ EQUIVALENT: dict[str, dict[str, str]] = {
             "differs at equality, by rounding"
         ),
         "_score: np.maximum(variance, 1e-300) ->": "a variance of 0 in any case",
-        "_test: (-8.0, 0.0) ->": "the search ends alike",
+        "_test: (-8.0, 0.0) ->": "the search ends the same way",
         "_test: -40 -> -41": "as far from any rejection",
-        "_test: -8.0 ->": "the search ends alike",
+        "_test: -8.0 ->": "the search ends the same way",
         "_test: 16 + math.ceil(4 * math.sqrt(n)) -> 17": "a share more is tried",
         "_test: 4 * math.sqrt(n) -> 5": "more shares are tried",
         "_test: _tried(_region(n, alpha, middle), alpha, few) <= delta ->": (
@@ -173,4 +173,4 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "limit_of_pairs: -1e-12 ->": "as near to 0",
     },
 }
-"""Why, by module and how the description goes on after it."""
+"""Reasons, by module and by how the description continues after it."""
