@@ -64,7 +64,7 @@ class WrongExample:
     id: str
     """The question."""
     question: str
-    """Beginning of the last message."""
+    """The beginning of its last message."""
     gold: str
     """The right answer."""
     answer: str | None

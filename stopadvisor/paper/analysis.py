@@ -69,7 +69,7 @@ class AssessedByPaper(AssessmentResult):
 
     @property
     def advised(self) -> PaperRule | None:
-        """The advised rule; None if full thinking is advised."""
+        """The advised rule; None for full thinking."""
         row = next(row for row in self.matched_risk if row.alpha == self.alpha)
         rules = (row.learned, row.scalar)
         return next((r for r in rules if r.family == self.recommendation.family), None)

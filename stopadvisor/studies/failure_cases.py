@@ -87,7 +87,7 @@ def find_cases(
     full_right: BoolArray,
     full_cost: FloatArray,
 ) -> dict[str, IntArray]:
-    """Return the rows of each case, the clearest question first; cases may overlap.
+    """Return the rows of each case, clearest question first; cases may overlap.
 
     ``lost-correct``: full thinking is right and the learned rule wrong.  ``scalar lost-correct``:
     full thinking and the learned rule are right and the scalar rule is wrong.  ``overhead
