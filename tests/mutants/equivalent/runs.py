@@ -7,10 +7,10 @@ __all__ = ["EQUIVALENT"]
 EQUIVALENT: dict[str, dict[str, str]] = {
     "runs/replies": {
         ": 2 ** 40 ->": "longer than any trace is fine",
-        "ReplyRecord.answered: len(samples) > 1 -> len(samples) >= 1": (
+        "ReplyRecord.votes: len(samples) > 1 -> len(samples) >= 1": (
             "a single sample is its own plurality"
         ),
-        "ReplyRecord.answered: made if len(samples) > 1 else 0 ->": (
+        "ReplyRecord.votes: made if len(samples) > 1 else 0 ->": (
             "a single sample is its own plurality"
         ),
         "reply_table: -1 -> -2": "any negative number means no answer",

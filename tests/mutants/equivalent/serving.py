@@ -102,7 +102,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         ": 4 * 2 ** 20 -> 5": "another MiB is fine",
         ": _TOKEN_BYTES = 16 ->": "a generous bound in any case",
         "PolicySet._open: (limits.total, 0.0) ->": "a tenth of a second more is fine",
-        "PolicySet._open_ladder: patience=0.0 ->": "a tenth of a second more is fine",
+        "PolicySet._open_rungs: patience=0.0 ->": "a tenth of a second more is fine",
         "PolicySet.longest_prompt: default=0 ->": "a few bytes more than no prompt are no prompt",
     },
     "serving/gateway/server": {
