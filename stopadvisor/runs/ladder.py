@@ -60,6 +60,7 @@ class Rung:
     engine: Annotated[str, one_of("openai", "hf")] | None = None
     """``hf``: the model in folder `model` runs here; else a server answers."""
     base_url: _Text | None = None
+    """Address of its server, such as http://host:8000/v1."""
     reasoning_effort: _Text | None = None
     """Sent with each request."""
     chat_template_kwargs: Mapping[str, Any] | None = None
