@@ -27,8 +27,10 @@ SETUP = Path(__file__).with_name("setup-smollm2.sh")
 OPEN, CLOSE = "Let us think step by step.", " The answer is"
 """A closer of plain words begins with the space that the model writes before it."""
 MARKERS = ("--think-tags", OPEN, CLOSE)
-HOW = (*MARKERS, "--cue", " ", "--temperature", "0")
+HOW = (*MARKERS, "--cue", " ", "--temperature", "0", "--schedule", "grid")
 CAPS = ("--max-think", "64", "--cap", "8", "--answer-cap", "16")
+PRICE = ("--price", "1/0.1/1")
+"""The paper's."""
 EXAMPLES = ((12, 5), (7, 6), (24, 8))
 N_SUMS, N_FRESH = 120, 24
 N_GSM8K = 40
@@ -107,7 +109,7 @@ def follow_the_chain(call: Call, *engine: str) -> None:
     status = {check["name"]: check["status"] for check in checked["checks"]}
     assert status["markers"] == status["agreement"] == status["cue"] == "pass", checked
     assert checked["accuracy"] > 0.3
-    options = ("--out", "run", "--no-preflight", "--no-report", "--serving", "kv-fork")
+    options = ("--out", "run", "--no-preflight", "--no-report", "--serving", "kv-fork", *PRICE)
     assessed = document(call, "assess", "sums.jsonl", "--alpha", "0.1", *how, *options)
     counts = {name: share["count"] for name, share in assessed["profile"].items()}
     assert counts["harmful"] + counts["oscillating"] > assessed["split"]["fit"] / 2
@@ -128,9 +130,10 @@ def test_thinking_under_plain_words_is_certified_to_stop_early(call: Call, model
 def test_the_same_at_a_vllm_server(call: Call, model: Path, served: VllmServer) -> None:
     server = ("--engine", "openai", "--base-url", served.base_url, "--model", NAME)
     follow_the_chain(call, *server, "--tokenizer", str(model), "--concurrency", "8")
-    # As it was measured, a prefix cache that gives whole blocks back, it does not pay.
-    measured = document(call, "assess", "run", "--alpha", "0.1", "--no-report")
-    assert measured["recommendation"]["policy"] == "full-budget"
+    # With a prefix cache a trace is shorter than what another request reads.
+    cached = ("--serving", "prefix-cache", *PRICE, "--no-report")
+    assessed = document(call, "assess", "run", "--alpha", "0.1", *cached)
+    assert assessed["recommendation"]["policy"] == "full-budget"
 
 
 def test_preflight_says_when_the_model_does_not_write_the_closer(call: Call, model: Path) -> None:
