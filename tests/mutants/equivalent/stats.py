@@ -100,6 +100,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "most_lost_labelled: labels < n -> labels <= n": "then no reply lies beyond the labels",
     },
     "stats/sequential": {
+        "AuditProcess.__post_init__: self._limit = -math.log(": "it only saves the exact sum",
         ": _MOST_SUM = 1e+300 ->": "as far from any limit",
         "AuditProcess.has_changed: sum(self.sums) / len(self.sums) >= self.test.change ->": (
             "differs at equality, by rounding"

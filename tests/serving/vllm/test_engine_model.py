@@ -14,6 +14,7 @@ from stopadvisor.engines.trace import Trace
 from stopadvisor.ground.errors import EngineError
 from stopadvisor.probes.asking import Prompt
 from stopadvisor.serving.vllm.engine_model import EngineModel
+from tests.engines.fake_server import Story
 from tests.engines.test_live import NEVER
 from tests.serving.vllm.fake_engine import QUESTION, FakeEngine, bound_at, policy_of
 from tests.serving.vllm.test_route import asked, client_of
@@ -37,11 +38,17 @@ def test_probes_come_first_where_the_engine_schedules_by_priority(by_priority: b
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_thinking_comes_in_few_outputs_where_nobody_waits_for_it(stream: bool) -> None:
-    engine = FakeEngine()
-    asyncio.run(client_of(engine, policy_of(**NEVER, budgets=[4])).ask(asked(stream=stream)))
+@pytest.mark.parametrize(
+    ("kind", "policy"), [("think", {**NEVER, "budgets": [4]}), ("answer", {"on_stop": "answer"})]
+)
+def test_tokens_come_in_few_outputs_if_nobody_waits_for_them(
+    kind: str, policy: dict[str, Any], stream: bool
+) -> None:
+    story = Story(visible="so it is five, as shown above, and so the final answer: 5")
+    engine = FakeEngine(story)
+    asyncio.run(client_of(engine, policy_of(**policy)).ask(asked(stream=stream)))
     ((outputs, tokens),) = (
-        (engine.outputs[name], engine.decoded[name]) for name in engine.outputs if "think" in name
+        (engine.outputs[name], engine.decoded[name]) for name in engine.outputs if kind in name
     )
     assert tokens > 20
     assert outputs == tokens if stream else outputs <= 5

@@ -44,6 +44,8 @@ class Client:
     route: PolicyRoute
     leaves: Callable[[], bool] | None = None
     """Disconnects once this is true; None: never."""
+    fails: Exception | None = None
+    """Raised by vLLM's own handler."""
     sent: list[MutableMapping[str, Any]] = field(default_factory=list)
     passed_on: int = 0
 
@@ -65,6 +67,8 @@ class Client:
 
         async def pass_on() -> Response:
             self.passed_on += 1
+            if self.fails:
+                raise self.fails
             return JSONResponse(PASSED, background=BackgroundTask(lambda: None))
 
         response = await self.route.answer(Request(scope, receive), pass_on)
@@ -155,6 +159,14 @@ def test_what_is_not_covered_goes_to_the_original_handler_as_it_came() -> None:
     assert client.header == f"passthrough; reason=n; digest={client.route.digest}"
     assert client.passed_on == 1
     assert counted(client, "stopadvisor_requests_total", route="passthrough", reason="n") == 1
+
+
+def test_a_failure_of_the_original_handler_is_counted_and_left_to_the_server() -> None:
+    client = Client(route_at(FakeEngine()), fails=RuntimeError("no room"))
+    with pytest.raises(RuntimeError, match="no room"):
+        asyncio.run(client.ask(asked(n=2)))
+    assert counted(client, "stopadvisor_responses_total", status="500") == 1
+    assert counted(client, "stopadvisor_requests_in_flight") == 0
 
 
 def test_a_prompt_that_leaves_less_than_the_caps_is_passed_on() -> None:
