@@ -135,6 +135,7 @@ def assess(
     }
     given = {name: value for name, value in probing.items() if value is not None}
     at = (base_url,) if isinstance(base_url, str) else tuple(base_url)
+    settings: dict[str, Any] = {} if model is None else {"model": model}
     if ladder is not None:
         in_file = {"schedule", "max_think", "samples"} & {*given}
         asked = {"model": model, "base_url": at or None, "gpu": gpu, "temperature": temperature}
@@ -142,14 +143,12 @@ def assess(
         if in_file:
             names = ", ".join(sorted(in_file))
             raise CalibrationError(f"ladder: its file says whom to ask and how: leave out {names}")
+        settings["ladder"] = Path(ladder)
     if (engine == "openai") != bool(at):
         raise CalibrationError("engine='openai' and base_url='http://host:8000/v1' need each other")
-    settings: dict[str, Any] = {} if model is None else {"model": model}
     request = AssessmentRequest(
         ProbeSettings(workload=Path(target), **given),
-        EngineSettings(
-            engine=engine, base_url=at, ladder=None if ladder is None else Path(ladder), **settings
-        ),
+        EngineSettings(engine=engine, base_url=at, **settings),
         _overrides(alpha, delta, loss, serving, price, families, on_give_up),
         None if gpu is None else PriceRequest(gpu=gpu),
     )

@@ -30,14 +30,7 @@ from stopadvisor.assessment.sequences import (
 from stopadvisor.ground.arrays import BoolArray, FloatArray
 from stopadvisor.ground.progress import tracked
 from stopadvisor.probes.rungs import Rungs, known_mean
-from stopadvisor.rules.climb import (
-    RUNG_FEATURES,
-    Climb,
-    OnGiveUp,
-    rung_features,
-    rung_scores,
-    rungs_of,
-)
+from stopadvisor.rules.climb import RUNG_FEATURES, Climb, OnGiveUp, rung_features, rungs_of
 from stopadvisor.rules.families import FIXED_BUDGET, STOP_SCALARS
 from stopadvisor.rules.features import LinearModel
 from stopadvisor.rules.schedules import GridSchedule, MarkerSchedule, Schedule
@@ -299,17 +292,17 @@ def _climb(
     fit: FitData, family: str, columns: tuple[int, ...], *, with_logprob: bool
 ) -> tuple[Climb, FloatArray]:
     """A family's rule and its scores; without a path if nothing can be learned."""
-    table, rungs, model = fit.table, rungs_of(fit.table), None
-    names, path = tuple(rungs.names[k] for k in (*columns, -1)), tuple[tuple[float, ...], ...]()
+    rungs = rungs_of(fit.table)
+    climb = Climb(family, tuple(rungs.names[k] for k in (*columns, -1)), columns, path=())
     if family == "rung-learned":
         learned = _learned(fit, columns, with_logprob=with_logprob)
         if learned is None:
-            return Climb(family, names, columns, path), np.zeros(0)
-        model, scores = learned
+            return climb, np.zeros(0)
+        climb, scores = replace(climb, model=learned[0]), learned[1]
     else:
-        scores = rung_scores(family, table, columns, None)
+        scores = climb.scores(fit.table)
     path = _path(rungs.served[:, list(columns)], scores, separate=family == "cap")
-    return Climb(family, names, columns, path, model), scores
+    return replace(climb, path=path), scores
 
 
 def _rule(climb: Climb, fit: FitData, scores: FloatArray) -> ScoredRule:

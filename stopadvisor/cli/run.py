@@ -127,8 +127,8 @@ def _open(options: EngineSettings, folder: Path, policy: Policy) -> Iterator[Ans
     if options.ladder is not None:
         from stopadvisor.engines.openai.climbing import LadderEngine
 
-        with open_ladder(options, policy) as opened:
-            yield LadderEngine(policy, *opened)
+        with open_ladder(options, policy) as servers:
+            yield LadderEngine(policy, servers)
         return
     if policy.ladder:
         raise click.UsageError("this policy climbs a ladder: name its servers by --ladder")

@@ -24,7 +24,9 @@ from stopadvisor.runs.manifest import describe_workload
 from stopadvisor.runs.replies import ReplyRecord
 from stopadvisor.workload.questions import Question, Workload, render_messages
 
-__all__ = ["ask_all", "check_questions", "collect", "make_prompts", "say_what_is_kept"]
+__all__ = [
+    "ask_all", "check_grading", "collect", "finished_records", "make_prompts", "say_what_is_kept",
+]  # fmt: skip
 
 
 @contextmanager
@@ -190,10 +192,7 @@ def collect(
     """
     progress = progress or Progress()
     questions = workload.questions[:limit]
-    if note := run.repair():
-        progress.remark(note)
-    records = run.records()
-    check_questions(run, records, workload, progress)
+    records = finished_records(run, workload, progress)
     done = {(record.id, record.sample) for record in records}
     by_sample = _questions_by_sample(questions, samples, repeated)
     wanted = {(q.id, sample) for sample, members in enumerate(by_sample) for q in members}
@@ -201,11 +200,8 @@ def collect(
     grading = dict(grader.identity)
     # A user's function must match even if nothing is missing; our own rules may differ in version.
     mixes = already < len(wanted) or grader.reads_questions
-    if done and mixes and run.manifest["grading"] != grading:
-        raise ProbeError(
-            f"{run.path} was graded with {_versions(run.manifest['grading'])}, this call grades "
-            f"with {_versions(grading)}: use --regrade to grade all its answers alike"
-        )
+    if done and mixes:
+        check_grading(run, grading, "use --regrade to grade all its answers alike")
     if not done:
         run.annotate(grading=grading)
     run.annotate(workload=describe_workload(workload), batch_size=batch_size)
@@ -297,13 +293,23 @@ class _Job:
         )
 
 
-def check_questions(
+def finished_records(
+    run: RunDirectory, workload: Workload, progress: Progress
+) -> Sequence[ProbeRecord | ReplyRecord]:
+    """Repair a run's files, and return its records; ProbeError if they are of other questions."""
+    if note := run.repair():
+        progress.remark(note)
+    records = run.all_records()
+    _check_questions(run, records, workload, progress)
+    return records
+
+
+def _check_questions(
     run: RunDirectory,
     records: Sequence[ProbeRecord | ReplyRecord],
     workload: Workload,
     progress: Progress,
 ) -> None:
-    """Check that the questions of a run's records are the workload's."""
     asked = {q.id: q for q in workload.questions}
     groups = {q.key: q.group for q in workload.questions}
     unknown = relabelled = 0
@@ -335,6 +341,16 @@ def check_questions(
         progress.remark(
             f"gold of {relabelled} questions has changed since; the run keeps the old "
             "labels until it is graded again (--regrade)"
+        )
+
+
+def check_grading(run: RunDirectory, grading: Mapping[str, str], advice: str) -> None:
+    """Refuse to grade a run in two ways; ProbeError ends with the `advice`."""
+    recorded = run.manifest["grading"]
+    if recorded != grading:
+        raise ProbeError(
+            f"{run.path} was graded with {_versions(recorded)}, this call grades with "
+            f"{_versions(grading)}: {advice}"
         )
 
 

@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING
 from stopadvisor._version import __version__
 from stopadvisor.answers.grading import Grades, open_graders
 from stopadvisor.answers.normal_form import extract_natural, normalize
-from stopadvisor.collection.collect import check_questions, make_prompts, say_what_is_kept
+from stopadvisor.collection.collect import (
+    check_grading,
+    finished_records,
+    make_prompts,
+    say_what_is_kept,
+)
 from stopadvisor.collection.model_checks import (
     PREFLIGHT_QUESTIONS,
     Preflight,
@@ -56,7 +61,7 @@ from stopadvisor.stats.binomial import binomial_tail
 from stopadvisor.workload.questions import Question, Workload
 
 if TYPE_CHECKING:
-    from stopadvisor.engines.openai.rung_servers import AskEach, RungServers
+    from stopadvisor.engines.openai.rung_servers import RungServers
 
 __all__ = ["ASKED", "record_replies", "try_rungs"]
 
@@ -74,8 +79,8 @@ def record_replies(
 ) -> ProbeSummary:
     """Ask the rungs of the engine's ladder for all missing replies; like `probing.probe`."""
     workload = ready(settings, progress, whole=whole)
-    with open_graders(settings.grader) as graders, open_ladder(engine) as opened:
-        ladder = opened[0].ladder
+    with open_graders(settings.grader) as graders, open_ladder(engine) as servers:
+        ladder = servers.ladder
         longest = max(rung.max_tokens or ProbePlan.max_think for rung in ladder.rungs)
         manifest = build_manifest(
             {"engine": "ladder", "engine_version": __version__, "model": ladder.reference.model},
@@ -89,7 +94,7 @@ def record_replies(
         path = settings.out or run_path(Path("runs"), manifest)
         with lock_directory(path):
             run = RunDirectory.resume(path, manifest) or RunDirectory.create(path, manifest)
-            replies = _Replies(settings.prompt_template, progress, *opened)
+            replies = _Replies(settings.prompt_template, progress, servers)
             job = _Recording(run, replies, workload, settings, graders.right)
             summary = job.go(workload.questions[: settings.limit], manifest)
         for remark in graders.right.remarks():
@@ -102,8 +107,8 @@ def try_rungs(settings: ProbeSettings, engine: EngineSettings, progress: Progres
     fit, shortage = trial_questions(settings.read(), settings)
     fit = fit[:PREFLIGHT_QUESTIONS]
     # A wrong grader is refused here, not by the recording.
-    with open_graders(settings.grader), open_ladder(engine) as opened:
-        replies = _Replies(settings.prompt_template, progress, *opened)
+    with open_graders(settings.grader), open_ladder(engine) as servers:
+        replies = _Replies(settings.prompt_template, progress, servers)
         missing = replies.missing(fit, again=True)
         progress.begin("preflight", len(missing))
         for _ in replies.arriving(missing):
@@ -122,7 +127,6 @@ class _Replies:
     template: str | None
     progress: Progress
     servers: RungServers
-    ask_each: AskEach
     known: dict[tuple[str, str, int], RungAnswer] = field(default_factory=dict)
     """By question's id and key and by column; an extra one holds the reference's second reply."""
 
@@ -151,7 +155,7 @@ class _Replies:
             rung, prompt = item
             return await self.servers.ask(rung, prompt, max_tokens=rung.max_tokens, logprobs=True)
 
-        for number, answer in self.ask_each(asked, ask, self.servers.size):
+        for number, answer in self.servers.each(asked, ask, self.servers.size):
             question, column = missing[number]
             self.known[question.id, question.key, column] = answer
             self.progress.advance(1, answer.completion_tokens)
@@ -193,15 +197,12 @@ class _Recording:
     def go(self, questions: Sequence[Question], manifest: dict[str, object]) -> ProbeSummary:
         began, run, progress = time.monotonic(), self.run, self.replies.progress
         self._read()
-        if self.done and run.manifest["grading"] != manifest["grading"]:
-            raise ProbeError(
-                f"{run.path} was graded with {run.manifest['grading']}, this call grades with "
-                f"{manifest['grading']}: choose another --out"
-            )
+        if self.done:
+            check_grading(run, self.grader.identity, "choose another --out")
         run.annotate(
             workload=describe_workload(self.workload),
             ladder=manifest["ladder"],
-            grading=manifest["grading"],
+            grading=dict(self.grader.identity),
         )
         new = [q for q in questions if q.id not in self.done]
         first = fit_questions(self.workload, self.settings)[:PREFLIGHT_QUESTIONS]
@@ -219,10 +220,7 @@ class _Recording:
 
     def _read(self) -> None:
         set_aside_tail(self.run.path / ASKED, "asked.partial")
-        if note := self.run.repair():
-            self.replies.progress.remark(note)
-        records = self.run.replies()
-        check_questions(self.run, records, self.workload, self.replies.progress)
+        records = finished_records(self.run, self.workload, self.replies.progress)
         self.done.update(record.id for record in records)
         for where, row in finished_objects(self.run.path / ASKED):
             try:

@@ -18,7 +18,7 @@ from stopadvisor.policy.rung_policies import check_rungs, policy_of, read_rungs
 if TYPE_CHECKING:
     from stopadvisor.engines.hf.engine import HfEngine
     from stopadvisor.engines.openai.engine import OpenAiEngine
-    from stopadvisor.engines.openai.rung_servers import AskEach, RungServers
+    from stopadvisor.engines.openai.rung_servers import RungServers
 
 __all__ = ["DEFAULT_MODEL", "EngineSettings", "open_engine", "open_ladder", "start_engine"]
 
@@ -105,9 +105,7 @@ def open_engine(options: EngineSettings) -> Iterator[HfEngine | OpenAiEngine]:
 
 
 @contextmanager
-def open_ladder(
-    options: EngineSettings, policy: Policy | None = None
-) -> Iterator[tuple[RungServers, AskEach]]:
+def open_ladder(options: EngineSettings, policy: Policy | None = None) -> Iterator[RungServers]:
     """Load the rungs that run in this process, and open the servers of the others.
 
     With the `policy` that climbs it, a cheap rung that is down is climbed past; PolicyError if it

@@ -8,6 +8,7 @@ the field names as keys:
 - ``field(default=None, metadata={"present_with": "n"})`` is present, null or not, unless ``n`` is
   null.
 - ``field(metadata={"alias": "kv-fork"})`` sets a key that is not a Python name.
+- Fields named in ``UNSHOWN: ClassVar[tuple[str, ...]]`` are in no document, and so in no schema.
 - ``SCHEMA: ClassVar[int] = 2`` sets the schema number of a class's documents; None leaves it out.
 
 pydantic is imported only to read a document back or to derive a schema: it is slow to import.
@@ -145,8 +146,11 @@ def schema_of(kind: Any) -> dict[str, Any]:
 def _describe(schema: dict[str, Any], kind: type[DataclassInstance]) -> None:
     """Add the sentences; let optional fields be missing, but not null."""
     sentences = sentences_of(kind)
-    schema["required"] = [_key(field) for field in fields(kind) if not _is_optional(kind, field)]
-    for field in fields(kind):
+    for name in getattr(kind, "UNSHOWN", ()):
+        del schema["properties"][name]
+    known = [field for field in fields(kind) if _key(field) in schema["properties"]]
+    schema["required"] = [_key(field) for field in known if not _is_optional(kind, field)]
+    for field in known:
         shown = schema["properties"][_key(field)]
         shown.pop("title", None)
         if field.name in sentences:

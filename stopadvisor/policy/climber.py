@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from stopadvisor.answers.normal_form import normalize
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.ground.fields import MOST_TOKENS, expect, plain
 from stopadvisor.ground.printable import short_repr
-from stopadvisor.policy.stepper import log_odds, task_under
+from stopadvisor.policy.stepper import log_odds, normalize_under, task_under
 from stopadvisor.policy.terms import PolicyTerms
 from stopadvisor.probes.asking import reserved_arguments
 from stopadvisor.probes.rungs import Votes
@@ -138,15 +137,12 @@ class Climber:
         These are the samples of the reference, and replies until enough of them could agree.
         """
         rule, at = self._rule, self._next
-        last = at
-        if rule.family == "rung-agreement":
-            while (
-                last < len(rule.asked) and rule.thresholds[last] > self._votes.most + last - at + 1
-            ):
-                last += 1
-        if last >= len(rule.asked):
-            last = len(self._columns) - 1
-        return tuple(self._ask(k) for k in range(at, min(last + 1, len(self._columns))))
+        last = len(self._columns) - 1
+        for new, k in enumerate(range(at, len(rule.asked)), start=1):
+            if rule.family != "rung-agreement" or self._votes.most + new >= rule.thresholds[k]:
+                last = k
+                break
+        return tuple(self._ask(k) for k in range(at, last + 1))
 
     def _ask(self, at: int) -> Ask:
         rule, column = self._rule, self._columns[at]
@@ -197,9 +193,9 @@ class Climber:
         is_read = rule.needs_logprob and finished and at < len(rule.asked)  # not the reference's
         if (mean_logprob is not None or is_read) and not known:
             raise PolicyError(f"mean_logprob must be finite and at most 0, got {mean_logprob!r}")
-        given = ""
-        if finished:
-            given = self._normalized(answer) if normalized is None else normalized
+        if finished and normalized is None:
+            normalized = normalize_under(self._task, answer, "climb")
+        given = normalized if finished else None
         rung = rule.rungs[self._columns[at]]
         made = self._columns[at] - rule.rungs.index(rung) + 1 if rung.repeat > 1 else 0
         leader, support, share, reply = self._votes.add(given or None, made)
@@ -234,13 +230,6 @@ class Climber:
         if score - score != 0.0:
             raise PolicyError(f"the score of reply {self._next} is not finite: {score!r}")
         return score
-
-    def _normalized(self, answer: str) -> str:
-        if self._task is None:
-            raise PolicyError(
-                "the policy covers mixed tasks: climb(task=…) must name the question's, got none"
-            )
-        return normalize(self._task, answer)
 
 
 # --- Checks ---------------------------------------------------------------------------------------

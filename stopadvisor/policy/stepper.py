@@ -25,7 +25,7 @@ from stopadvisor.rules.features import (
     SUREST_LOGPROB,
 )
 
-__all__ = ["Decision", "Stepper", "StopRule", "log_odds", "task_under"]
+__all__ = ["Decision", "Stepper", "StopRule", "log_odds", "normalize_under", "task_under"]
 
 _SLACK = 1e-3
 """Nats by which rounding may lift a log-probability above 0, or push an entropy below it."""
@@ -306,11 +306,7 @@ class Stepper:
             raise PolicyError(_missing(self._rule, "answer"))
         if not isinstance(answer, str):
             raise PolicyError(f"answer must be a string, got {short_repr(answer)}")
-        if self._task is None:
-            raise PolicyError(
-                "the policy covers mixed tasks: start(task=…) must name the question's, got none"
-            )
-        return normalize(self._task, answer)
+        return normalize_under(self._task, answer, "start")
 
     def _why_finished(self) -> str:
         if not self._rule.most_probes:
@@ -342,6 +338,15 @@ def task_under(own: str, task: str | None) -> str | None:
     if task is not None and task not in TASKS:
         raise PolicyError(f"task must be one of {', '.join(TASKS)}, got {short_repr(task)}")
     return task if own == MIXED_TASKS else own
+
+
+def normalize_under(task: str | None, answer: str, method: str) -> str:
+    """Normal form of an answer; PolicyError if `method` of the policy was not told the task."""
+    if task is None:
+        raise PolicyError(
+            f"the policy covers mixed tasks: {method}(task=…) must name the question's, got none"
+        )
+    return normalize(task, answer)
 
 
 def log_odds(logprob: float) -> float:

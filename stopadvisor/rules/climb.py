@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -22,7 +21,7 @@ from stopadvisor.probes.rungs import Rungs, Spent
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.features import LinearModel, log_odds_of
 
-__all__ = ["RUNG_FEATURES", "Climb", "OnGiveUp", "rung_features", "rung_scores", "rungs_of"]
+__all__ = ["RUNG_FEATURES", "Climb", "OnGiveUp", "rung_features", "rungs_of"]
 
 Table = TypeVar("Table", bound=ProbeTable)
 OnGiveUp = Literal["escalate", "reply"]
@@ -56,28 +55,6 @@ def rung_features(
     return np.stack([found[name] for name in names], axis=-1)
 
 
-def rung_scores(
-    family: str, table: ProbeTable, columns: tuple[int, ...], model: LinearModel | None
-) -> FloatArray:
-    """Score of each reply, (n_questions, n_columns); higher means serve sooner.
-
-    ``rung``: always 0; ``cap``: minus the reply's tokens; ``rung-agreement``: equal answers in a
-    row, or the leader's lead among samples; ``rung-confidence``: mean log-probability;
-    ``rung-learned``: the model's log-odds.
-    """
-    rungs, at = rungs_of(table), list(columns)
-    if family == "rung":
-        return np.zeros((table.n_questions, len(at)))
-    if family == "cap":
-        return -_own_tokens(rungs)[:, at]
-    if family == "rung-agreement":
-        return _support(table, columns).astype(np.float64)
-    if family == "rung-confidence":
-        return table.mean_logprob[:, at]
-    assert model is not None  # of rung-learned
-    return model.scores(rung_features(table, columns, model.features))
-
-
 def _support(table: ProbeTable, columns: tuple[int, ...]) -> IntArray:
     """Equal answers in a row among the columns asked; among samples, the leader's lead."""
     rungs = rungs_of(table)
@@ -97,12 +74,8 @@ def _support(table: ProbeTable, columns: tuple[int, ...]) -> IntArray:
 
 def _own_tokens(rungs: Rungs) -> FloatArray:
     """Tokens of each column's own reply, without those of earlier samples."""
-    decoded = rungs.spent.decoded
-    own = decoded.copy()
-    for block in rungs.blocks:
-        for before, k in pairwise(block):
-            own[:, k] = decoded[:, k] - decoded[:, before]
-    return own
+    blocks = [rungs.spent.decoded[:, list(block)] for block in rungs.blocks]
+    return np.hstack([np.diff(samples, axis=1, prepend=0.0) for samples in blocks])
 
 
 def rungs_of(table: ProbeTable) -> Rungs:
@@ -136,12 +109,31 @@ class Climb:
     def __len__(self) -> int:
         return len(self.path) + 1
 
+    def scores(self, table: ProbeTable) -> FloatArray:
+        """Score of each reply asked for, (n_questions, n_asked); higher means serve sooner.
+
+        ``rung``: always 0; ``cap``: minus the reply's tokens; ``rung-agreement``: equal answers in
+        a row, or the leader's lead among samples; ``rung-confidence``: mean log-probability;
+        ``rung-learned``: the model's log-odds.
+        """
+        rungs, at = rungs_of(table), list(self.columns)
+        if self.family == "rung":
+            return np.zeros((table.n_questions, len(at)))
+        if self.family == "cap":
+            return -_own_tokens(rungs)[:, at]
+        if self.family == "rung-agreement":
+            return _support(table, self.columns).astype(np.float64)
+        if self.family == "rung-confidence":
+            return table.mean_logprob[:, at]
+        assert self.model is not None  # of rung-learned
+        return self.model.scores(rung_features(table, self.columns, self.model.features))
+
     def view(self, table: Table) -> Table:
         """The table with one column per step, the reference last; ProbeError for other rungs."""
         rungs = rungs_of(table)
         if tuple(rungs.names[k] for k in (*self.columns, -1) if k < len(rungs.names)) != self.names:
             raise ProbeError(f"the rule asks {', '.join(self.names)}, got {', '.join(rungs.names)}")
-        return self.view_of(table, rung_scores(self.family, table, self.columns, self.model))
+        return self.view_of(table, self.scores(table))
 
     def view_of(self, table: Table, scores: FloatArray) -> Table:
         """The same view from other scores, (n_questions, n_asked), such as out-of-fold ones."""
@@ -154,8 +146,7 @@ class Climb:
         """Column served at a step, and whether the rule gives up; both (n_questions,)."""
         k = round(step) - 1
         one = replace(self, path=self.path[k : k + 1], give_up=self.give_up[k : k + 1])
-        scores = rung_scores(self.family, table, self.columns, self.model)
-        served, given_up, _ = one._walk(table, scores)
+        served, given_up, _ = one._walk(table, self.scores(table))
         return served[:, 0], given_up[:, 0]
 
     def _walk(self, table: ProbeTable, scores: FloatArray) -> tuple[IntArray, BoolArray, Spent]:

@@ -151,7 +151,6 @@ def full_counts(table: ProbeTable) -> TokenCounts:
 
 
 def _of_rungs(spent: Spent) -> TokenCounts:
-    """Counts of a ladder's replies, from the table."""
     return TokenCounts(
         spent.decoded,
         spent.cached,

@@ -13,15 +13,13 @@ from stopadvisor.ground.errors import StopAdvisorError, WorkloadError
 from stopadvisor.ground.fields import Condition, Most, Sha256, TokenCount, one_of, parse_as
 
 __all__ = [
-    "ADDRESS", "MOST_RUNGS", "MOST_SAMPLES", "Ladder", "Rung",
+    "MOST_RUNGS", "MOST_SAMPLES", "Ladder", "Rung",
     "check_order", "ladder_of", "read_ladder", "recorded_ladder",
 ]  # fmt: skip
 
 MOST_RUNGS = 16
 MOST_SAMPLES = 128
 """Most samples of one rung."""
-ADDRESS: dict[str, Any] = dict.fromkeys(("engine", "base_url", "api_key_env", "policy"))
-"""Fields that say where to ask, and with which key: no policy file may set them."""
 _POLICY_FIELDS = ("reasoning_effort", "chat_template_kwargs", "temperature", "max_tokens")
 """Fields that a rung's own policy sets."""
 
@@ -50,6 +48,8 @@ class Rung:
     """One rung: the model, how to ask it, and what its tokens cost."""
 
     SPARSE: ClassVar[bool] = True
+    UNSHOWN: ClassVar[tuple[str, ...]] = ("engine", "base_url", "api_key_env", "policy")
+    """Fields that say where to ask, and with which key: no policy file may set them."""
 
     name: _Text
     """Shown to people and in the header of a reply."""
@@ -81,7 +81,8 @@ class Rung:
     @property
     def terms(self) -> Rung:
         """The rung as a policy holds it: no promise depends on its address."""
-        return replace(self, **ADDRESS)
+        nowhere: dict[str, Any] = dict.fromkeys(self.UNSHOWN)
+        return replace(self, **nowhere)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from stopadvisor.ground.constants import PROMPT_TEMPLATES
 from stopadvisor.ground.fields import plain
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.probes.asking import ProbePlan
-from stopadvisor.runs.ladder import Ladder
+from stopadvisor.runs.ladder import Ladder, Rung
 from stopadvisor.workload.questions import Workload
 
 __all__ = [
@@ -38,7 +38,7 @@ _VERSIONS = ("engine_version", "torch")
 """Fields of an engine's identity that may change between calls; every version is recorded."""
 _FURTHER = "further_versions"
 _MARKER_FIELDS = ("markers", "min_gap", "max_markers")
-_FREE_RUNG_FIELDS = ("price", "engine", "base_url", "api_key_env", "policy")
+_FREE_RUNG_FIELDS = ("price", *Rung.UNSHOWN)
 _PACKAGES = ("numpy", "torch", "transformers", "scikit-learn", "math-verify")
 
 

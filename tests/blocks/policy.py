@@ -12,7 +12,7 @@ from typing import Any, get_args, get_type_hints
 
 from stopadvisor.ground.fields import kind_of
 from stopadvisor.policy.terms import PolicyTerms
-from stopadvisor.runs.ladder import ADDRESS, Rung
+from stopadvisor.runs.ladder import Rung
 from tests.generate import Block, table
 
 __all__ = ["BLOCKS", "field_rows"]
@@ -48,7 +48,7 @@ def field_rows(cls: type[Any], prefix: str = "") -> Iterator[tuple[str, str, str
     """Name, value and meaning of each field, and of those inside."""
     hints, meanings = get_type_hints(cls, include_extras=True), _meanings(cls)
     for field in fields(cls):
-        if cls is Rung and field.name in ADDRESS:
+        if cls is Rung and field.name in Rung.UNSHOWN:
             continue  # refused in a policy file
         name = f"{prefix}{field.name}"
         value = kind_of(hints[field.name]).expected

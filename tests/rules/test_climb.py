@@ -16,7 +16,7 @@ from stopadvisor.assessment.settings import Settings
 from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.probes.outcomes import FitQuestions
-from stopadvisor.rules.climb import RUNG_FEATURES, Climb, OnGiveUp, rung_features, rung_scores
+from stopadvisor.rules.climb import RUNG_FEATURES, Climb, OnGiveUp, rung_features
 from stopadvisor.rules.costs import LADDER, MONEY, Weights, full_counts, stopped_counts
 from stopadvisor.rules.families import RUNG_FAMILIES
 from stopadvisor.rules.losses import DIFFERS, DROP, LOST
@@ -174,7 +174,7 @@ def test_a_score_that_no_rung_reaches_serves_the_reference(tmp_path: Path) -> No
 
 def test_tokens_of_a_sample_are_its_own(tmp_path: Path) -> None:
     table, lines = drawn(tmp_path)
-    own = -rung_scores("cap", table, tuple(range(5)), None)
+    own = -Climb("cap", (), tuple(range(5)), path=()).scores(table)
     want = [[each["completion_tokens"] for each in line["rungs"]] for line in lines]
     np.testing.assert_allclose(own, want)
     features = rung_features(table, (0, 1, 2, 3), RUNG_FEATURES[:-1])

@@ -14,7 +14,7 @@ from typing import Any
 
 from stopadvisor.answers.normal_form import extract_natural
 from stopadvisor.engines.errors import first_error
-from stopadvisor.engines.openai.rung_servers import AskEach, RungServers
+from stopadvisor.engines.openai.rung_servers import RungServers
 from stopadvisor.ground.fields import plain
 from stopadvisor.policy.climber import Ask
 from stopadvisor.policy.frozen import Policy
@@ -97,7 +97,6 @@ class LadderEngine:
 
     policy: Policy
     servers: RungServers
-    each: AskEach = field(repr=False)
     remarks: list[str] = field(default_factory=list)
     """Notes for the user, one line each."""
 
@@ -139,7 +138,7 @@ class LadderEngine:
                     self.remarks.append(down)
             return _recorded(climbed, time.perf_counter() - began)
 
-        return self.each(requests, ask, batch_size or self.servers.concurrency)
+        return self.servers.each(requests, ask, batch_size or self.servers.concurrency)
 
 
 def _recorded(climbed: Climbed, seconds: float) -> Reply:

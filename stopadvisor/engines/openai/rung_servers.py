@@ -10,11 +10,11 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache, partial
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from anyio.from_thread import start_blocking_portal
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from stopadvisor.engines.http.client import (
     FINAL,
@@ -33,11 +33,10 @@ from stopadvisor.policy.requests import RungAnswer
 from stopadvisor.probes.asking import Prompt
 from stopadvisor.runs.ladder import Ladder, Rung
 
-__all__ = ["AskEach", "RungServers", "open_rungs", "request_of"]
+__all__ = ["RungServers", "open_rungs", "request_of"]
 
-AskEach = Callable[..., Iterator[tuple[int, Any]]]
-"""`ask_each` bound to a portal."""
-
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 _PATIENCE = 5.0
 """Seconds for which a cheap rung is retried before the request climbs."""
 _REST = 30.0
@@ -95,8 +94,8 @@ class RungServers:
     log-probabilities is asked without.  `on_wait` is called with one line when a server that is not
     skipped keeps us waiting.  For a gateway, `rung_timeout` limits the reply of a cheap rung, and
     with `forwards` a client's own key goes to the reference's server only.  `local` asks rungs
-    whose models run here.  Raises ModelError if a rung lacks a model or a server, or a key is
-    unset.
+    whose models run here.  `portal` leads to the event loop, for callers outside it.  Raises
+    ModelError if a rung lacks a model or a server, or a key is unset.
     """
 
     def __init__(
@@ -111,8 +110,9 @@ class RungServers:
         on_wait: Callable[[str], None] | None = None,
         forwards: bool = False,
         local: Callable[[Rung, Prompt, int | None], Awaitable[RungAnswer]] | None = None,
+        portal: BlockingPortal | None = None,
     ) -> None:
-        self.ladder, self._climbs, self._local = ladder, climbs, local
+        self.ladder, self._climbs, self._local, self._portal = ladder, climbs, local, portal
         # Not asked for log-probabilities: with them a server does not apply its policy.
         self._silent = {rung.name for rung in ladder.rungs if rung.policy_digest is not None}
         self._clients: dict[str, Client] = {}
@@ -146,6 +146,13 @@ class RungServers:
         """Close all connections."""
         for client in self._clients.values():
             await client.aclose()
+
+    def each(
+        self, items: Sequence[_Item], ask: Callable[[_Item], Awaitable[_Result]], size: int
+    ) -> Iterator[tuple[int, _Result]]:
+        """Call `ask` for each item from outside the event loop; see `each.ask_each`."""
+        assert self._portal is not None
+        return ask_each(self._portal, items, ask, size)
 
     async def listed(self, seconds: float) -> Mapping[str, Any]:
         """Return the reference server's list of models, before asking it anything else.
@@ -227,14 +234,11 @@ def _origin(url: str | None) -> tuple[str, str]:
 
 
 @contextmanager
-def open_rungs(ladder: Ladder, **how: Any) -> Iterator[tuple[RungServers, AskEach]]:
-    """Open the servers of a ladder; yield them with `ask_each` bound to their event loop.
-
-    Options and errors are those of `RungServers`.
-    """
-    servers = RungServers(ladder, **how)
+def open_rungs(ladder: Ladder, **how: Any) -> Iterator[RungServers]:
+    """Open the servers of a ladder in an event loop of their own; see `RungServers`."""
     with start_blocking_portal() as portal:
+        servers = RungServers(ladder, portal=portal, **how)
         try:
-            yield servers, partial(ask_each, portal)
+            yield servers
         finally:
             portal.call(servers.aclose)

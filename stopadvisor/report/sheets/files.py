@@ -117,7 +117,6 @@ def import_replies_sheet(replies: ImportedReplies) -> Sheet:
 
 
 def _rungs(rungs: Sequence[RungReplies]) -> Section:
-    """One row per rung, in the order of climbing."""
     names: tuple[str, ...] = ("rung", "replies", "cut", "right", "tokens")
     rows: list[tuple[str, ...]] = [
         (r.name, str(r.replies), str(r.cut), share(r.accuracy), f"{r.mean_tokens:.0f}")

@@ -26,9 +26,6 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "Climber._score: log_odds(logprob) if 'answer_log_odds' in rule.features else": (
             "no term reads it"
         ),
-        "Climber.certain: len(self._columns) - 1 -> len(self._columns) + 1": (
-            "no policy names more replies than there are"
-        ),
         "Judged: gives_up: bool = False ->": "it is always given",
     },
     "policy/consistency": {
