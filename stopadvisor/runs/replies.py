@@ -101,8 +101,7 @@ class ReplyRecord:
 
     def answered(self) -> list[RungReply | None]:
         """The reply whose answer each column serves: of samples, the first of the plurality."""
-        votes = self.votes()
-        return [None if leader is None else self.rungs[first] for leader, *_, first in votes]
+        return [None if leader is None else self.rungs[k] for leader, *_, k in self.votes()]
 
     def to_json(self) -> str:
         """One line of JSON, keys in the order of the fields."""
@@ -344,7 +343,6 @@ def reply_table(
     logprob = matrix("mean_logprob", np.float64)
     spent = _spent(ladder, *(matrix(name, np.float64) for name in _MEASURED))
     n, m = answers.shape
-    is_reference = np.tile(np.arange(m) == m - 1, (n, 1))
     table = ProbeTable(
         **question_columns(records),
         positions=on_grid(range(1, m + 1), n),
@@ -368,7 +366,7 @@ def reply_table(
             served=answers >= 0,
             support=support.astype(np.int64),
             share=share.astype(np.float64),
-            is_reference=is_reference,
+            is_reference=np.tile(np.arange(m) == m - 1, (n, 1)),
             whole=tuple(k for k, rung in enumerate(ladder.columns) if rung.policy_digest),
         ),
     )
