@@ -317,7 +317,7 @@ class Client:
         opened: list[str] = []
 
         async def note(event: str, _: Any) -> None:
-            if event == "connection.connect_tcp.started":
+            if event.endswith(".connect_tcp.started"):  # a SOCKS proxy's has another prefix
                 opened.append(event)
 
         request.extensions["trace"] = note
