@@ -115,7 +115,7 @@ def _chance_of_some(most: IntArray, lost: FloatArray, gained: FloatArray) -> Flo
         return np.where(inside, np.exp(exponent), 0.0)
 
     steps = np.empty((lost.shape[0], d.size))
-    begin = np.arange(min(_likely(first, lost / changed)[0], most[0] + 1), most[0] + 1)
+    begin = np.arange(_likely(first, lost / changed)[0], most[0] + 1)
     steps[:, 0] = mass(begin, np.full(begin.shape, first)).sum(axis=1)
     steps[:, 1:] = -(lost / changed) * mass(most[:-1], d[:-1])
     rises = np.flatnonzero(np.diff(most)) + 1
