@@ -201,6 +201,7 @@ def test_online_part_is_standard_library_only() -> None:
         ("math", "\\boxed{\\frac{1}{2}}", "\\frac{1}{2}"),
         ("math", "\\boxed{{1}, 2}", "{1}, 2"),
         ("math", "We get\n\nso $x = 5$ and $y=6$.", "$y=6$"),
+        ("math", "We get\n\nso \\(x = 5\\) and \\(y=6\\).", "\\(y=6\\)"),
         ("math", "Final answer:\n\\[\n\\frac{1}{2}\n\\]", "\\frac{1}{2}"),
         ("math", "", None),
         ("exact", "Final answer: Paris.", "Paris."),
