@@ -9,7 +9,7 @@ the field names as keys:
   null.
 - ``field(metadata={"alias": "kv-fork"})`` sets a key that is not a Python name.
 - Fields named in ``UNSHOWN: ClassVar[tuple[str, ...]]`` are in no document, and so in no schema.
-- ``SCHEMA: ClassVar[int] = 2`` sets the schema number of a class's documents; None leaves it out.
+- ``SCHEMA: ClassVar[int] = 3`` sets the schema number of a class's documents; None leaves it out.
 
 pydantic is imported only to read a document back or to derive a schema: it is slow to import.
 """
@@ -38,8 +38,8 @@ __all__ = [
     "to_json",
 ]  # fmt: skip
 
-SCHEMA = 1
-"""Default ``schema`` of a document; raised when programs that read it must change."""
+SCHEMA = 2
+"""Default ``schema`` of documents; raised when programs that read some of them must change."""
 
 Result = TypeVar("Result")
 _SHOWN: dict[type, Callable[[Any], str]] = {}

@@ -52,7 +52,7 @@ def test_json_names_the_file_and_its_state(run: Path, tmp_path: Path, call: Call
     assert code == 0
     document = json.loads(out)
     assert document == {
-        "schema": 1,
+        "schema": 2,
         "run": str(run),
         "report": str(target),
         "bytes": target.stat().st_size,

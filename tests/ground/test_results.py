@@ -61,7 +61,7 @@ WHOLE = Whole(Path("a/b"), (Part(2, (0.1, 0.5)), Part(0, None)), {"x": Part(1, N
 def test_a_result_becomes_plain_values_and_comes_back() -> None:
     document = to_document(WHOLE)
     assert document == {
-        "schema": 1, "path": "a/b",
+        "schema": 2, "path": "a/b",
         "parts": [{"count": 2, "ci95": [0.1, 0.5]}, {"count": 0, "ci95": None}],
         "savings": {"x": {"count": 1, "ci95": None}, "y": None}, "kv-fork": 3, "groups": 0,
     }  # fmt: skip
