@@ -50,13 +50,12 @@ from stopadvisor.runs.replies import read_replies, read_reply_logs
 from stopadvisor.workload.converters import BENCHMARKS, convert, load_rows
 from stopadvisor.workload.inspect_log import read_inspect
 from stopadvisor.workload.lm_eval_log import read_lm_eval
-from stopadvisor.workload.logged import COLUMNS, LogContent, LogOptions, gather, read_csv
+from stopadvisor.workload.logged import COLUMNS, LogContent, gather, read_csv
 from stopadvisor.workload.questions import TASKS, default_split, parse_split
+from stopadvisor.workload.traces import Markers
 
 __all__ = ["command"]
 
-LOGS = {"inspect": read_inspect, "csv": read_csv}
-"""Readers of the formats that become a workload."""
 _LOG_OPTIONS = ("task", "traces_only", "think_tags")
 _RUN_OPTIONS = ("grader", "seed", "split")
 _OPTIONS = {
@@ -256,7 +255,7 @@ def _check_options(ctx: click.Context, kind: str, params: Mapping[str, Any]) -> 
             raise click.UsageError(f"format dataset takes one of {known}, got {names}")
     elif kind == "csv" and "question" not in (params["columns"] or {}):
         raise click.UsageError("format csv needs --map question=COLUMN")
-    elif kind not in LOGS and len(sources) > 1:
+    elif kind in ("probes", "replies") and len(sources) > 1:
         raise click.UsageError(f"format {kind} takes one file, got {len(sources)}")
     elif (kind == "replies" or by_rung) and params["ladder"] is None:
         what = "--rung" if by_rung else "format replies"
@@ -267,7 +266,8 @@ def _check_options(ctx: click.Context, kind: str, params: Mapping[str, Any]) -> 
 
 def _import_log(params: Mapping[str, Any], progress: Progress) -> _Imported:
     kind, sources, columns = params["kind"], params["sources"], params["columns"] or {}
-    log = LOGS[kind](sources, LogOptions(columns, _markers(params)))
+    markers = _markers(params)
+    log = read_csv(sources, markers, columns) if kind == "csv" else read_inspect(sources, markers)
     gathered = gather(log, task=params["task"], traces_only=params["traces_only"])
     imported = write_log(kind, sources, gathered, params["out"])
     remark_first(progress, "left out", gathered.left_out)
@@ -289,7 +289,7 @@ def _import_log(params: Mapping[str, Any], progress: Progress) -> _Imported:
     return imported, import_log_sheet(imported)
 
 
-def _markers(params: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+def _markers(params: Mapping[str, Any]) -> Markers:
     return KNOWN_MARKERS if params["think_tags"] is None else (params["think_tags"],)
 
 
@@ -344,7 +344,7 @@ def _import_replies(params: Mapping[str, Any], progress: Progress) -> _Imported:
     rungs, logs = read_rungs(params["ladder"]), dict(params["rungs"])
     with open_graders(params["grader"]) as graders:
         if logs:
-            read = partial(_log_of_rung, params["kind"], LogOptions(markers=_markers(params)))
+            read = partial(_log_of_rung, params["kind"], _markers(params))
             recorded = read_reply_logs(logs, rungs, graders.right, read, params["task"])
         else:
             recorded = read_replies(params["sources"][0], rungs, graders.right)
@@ -356,15 +356,15 @@ def _import_replies(params: Mapping[str, Any], progress: Progress) -> _Imported:
     return imported, import_replies_sheet(imported)
 
 
-def _log_of_rung(kind: str, options: LogOptions, rung: Rung, file: Path) -> LogContent:
+def _log_of_rung(kind: str, markers: Markers, rung: Rung, file: Path) -> LogContent:
     if kind == "inspect":
-        return read_inspect([file], options)
+        return read_inspect([file], markers)
     from stopadvisor.engines.model_files import token_counter
 
     if rung.model is None:
         what = "model, whose tokenizer counts tokens, as lm-eval's samples do not"
         raise WorkloadError(f"rung {rung.name!r}: expected {what}, got none")
-    return read_lm_eval(file, options, token_counter(rung.model), limit=rung.max_tokens)
+    return read_lm_eval(file, markers, token_counter(rung.model), limit=rung.max_tokens)
 
 
 _MAKERS = {"probes": _import_probes, "replies": _import_replies, "dataset": _import_dataset}

@@ -23,7 +23,6 @@ from stopadvisor.workload.logged import (
     MOST_BYTES,
     LogContent,
     Logged,
-    LogOptions,
     chat_messages,
     gold_text,
     load_json,
@@ -31,7 +30,7 @@ from stopadvisor.workload.logged import (
     plain_text,
     read_json,
 )
-from stopadvisor.workload.traces import split_thinking
+from stopadvisor.workload.traces import Markers, split_thinking
 
 __all__ = ["read_inspect"]
 
@@ -43,14 +42,14 @@ _ATTACHMENT = "attachment://"
 """Prefix of references to long texts in a sample's ``attachments``."""
 
 
-def read_inspect(paths: Sequence[Path], log_options: LogOptions) -> LogContent:
+def read_inspect(paths: Sequence[Path], markers: Markers) -> LogContent:
     """Read inspect_ai's logs."""
     entries: list[Logged] = []
     left_out: list[str] = []
     kept = 0
     for path in paths:
         for where, sample in _samples(path):
-            entry = _logged(where, sample, log_options, left_out)
+            entry = _logged(where, sample, markers, left_out)
             kept += _text_length(entry)
             if kept > MOST_BYTES:
                 raise WorkloadError(
@@ -131,9 +130,7 @@ def _zipfile() -> ModuleType:
 # --- Samples --------------------------------------------------------------------------------------
 
 
-def _logged(
-    where: str, sample: dict[str, Any], log_options: LogOptions, left_out: list[str]
-) -> Logged:
+def _logged(where: str, sample: dict[str, Any], markers: Markers, left_out: list[str]) -> Logged:
     attachments = sample.get("attachments")
     known = attachments if isinstance(attachments, dict) else {}
     messages = sample.get("messages")
@@ -141,7 +138,7 @@ def _logged(
     answered = bool(messages) and is_reply(messages[-1])
     thinking = reply = None
     if answered:
-        thinking, reply = _reply(messages.pop(), where, log_options)
+        thinking, reply = _reply(messages.pop(), where, markers)
         if thinking is None and reply is None:
             left_out.append(f"{where}: reply: expected text, got none")
     else:
@@ -186,9 +183,7 @@ def _asked_messages(
     return ({"role": "user", "content": given},)
 
 
-def _reply(
-    message: dict[str, Any], where: str, log_options: LogOptions
-) -> tuple[str | None, str | None]:
+def _reply(message: dict[str, Any], where: str, markers: Markers) -> tuple[str | None, str | None]:
     """Thinking and reply of an assistant message; both None if it is empty."""
     content = message.get("content")
     if isinstance(content, str):
@@ -198,7 +193,7 @@ def _reply(
     reasoning = [part for part in content if part.get("type") == "reasoning"]
     text = "".join(str(part.get("text", "")) for part in content if part.get("type") == "text")
     if not reasoning:
-        return split_thinking(text, log_options.markers) if text else (None, None)
+        return split_thinking(text, markers) if text else (None, None)
     if any(part.get("redacted") for part in reasoning):
         return None, text or None
     return "\n".join(str(part.get("reasoning", "")) for part in reasoning), text or None

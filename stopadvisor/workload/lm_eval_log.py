@@ -17,8 +17,8 @@ from typing import Any
 
 from stopadvisor.ground.fields import MOST_TOKENS
 from stopadvisor.workload.lines import check_text, read_rows, refuse
-from stopadvisor.workload.logged import LogContent, Logged, LogOptions, gold_text, plain_text
-from stopadvisor.workload.traces import split_thinking
+from stopadvisor.workload.logged import LogContent, Logged, gold_text, plain_text
+from stopadvisor.workload.traces import Markers, split_thinking
 
 __all__ = ["read_lm_eval"]
 
@@ -30,7 +30,7 @@ _SOLUTION_ENDS = "####"
 
 
 def read_lm_eval(
-    path: Path, log_options: LogOptions, count: Callable[[str], int], *, limit: int | None
+    path: Path, markers: Markers, count: Callable[[str], int], *, limit: int | None
 ) -> LogContent:
     """Read the samples of a generation task.
 
@@ -52,7 +52,7 @@ def read_lm_eval(
             gold = gold_text(row.get("target"), where, "target", left_out)
             if gold is not None and _SOLUTION_ENDS in gold:
                 gold = gold.rpartition(_SOLUTION_ENDS)[2].strip().replace(",", "")
-            entries += _replies(where, row, name, gold, log_options, count, limit)
+            entries += _replies(where, row, name, gold, markers, count, limit)
     return LogContent(tuple(entries), tuple(left_out))
 
 
@@ -61,7 +61,7 @@ def _replies(
     row: dict[str, Any],
     name: str,
     gold: str | None,
-    log_options: LogOptions,
+    markers: Markers,
     count: Callable[[str], int],
     limit: int | None,
 ) -> Iterator[Logged]:
@@ -84,7 +84,7 @@ def _replies(
     asked = {"role": "user", "content": json.dumps(doc, sort_keys=True, default=str)}
     prompt_tokens = count(prompt)
     for epoch, text in enumerate(texts, start=1):
-        thinking, reply = split_thinking(text, log_options.markers)
+        thinking, reply = split_thinking(text, markers)
         tokens = count(text)
         yield Logged(
             where,

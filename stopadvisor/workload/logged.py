@@ -8,23 +8,22 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from io import BufferedReader, StringIO
 from pathlib import Path
 from typing import Any
 
 from stopadvisor.answers.normal_form import TASKS, guess_task
-from stopadvisor.ground.constants import KNOWN_MARKERS
 from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.ground.printable import short_repr
 from stopadvisor.ground.progress import tracked
 from stopadvisor.workload.lines import check_text, refuse
 from stopadvisor.workload.questions import content_key, require_usable_gold
-from stopadvisor.workload.traces import split_thinking
+from stopadvisor.workload.traces import Markers, split_thinking
 
 __all__ = [
-    "COLUMNS", "MOST_BYTES", "MOST_VALUES", "Gathered", "LogContent", "LogOptions", "Logged",
+    "COLUMNS", "MOST_BYTES", "MOST_VALUES", "Gathered", "LogContent", "Logged",
     "chat_messages", "gather", "gold_text", "load_json", "open_log", "plain_text", "read_csv",
     "read_json", "read_table",
 ]  # fmt: skip
@@ -33,16 +32,6 @@ MOST_BYTES = 2**28
 """Limit on a JSON document, and on the text of a log held in memory."""
 MOST_VALUES = 2**23
 """Limit on a document's values: twenty million empty objects take 60 MB as JSON, 2 GB parsed."""
-
-
-@dataclass(frozen=True)
-class LogOptions:
-    """The user's options for reading a log."""
-
-    columns: Mapping[str, str] = field(default_factory=dict)
-    """Column names of a table, by what they contain; see `COLUMNS`."""
-    markers: tuple[tuple[str, str], ...] = KNOWN_MARKERS
-    """Pairs of opener and closer around thinking inside a reply's text."""
 
 
 @dataclass(frozen=True)
@@ -176,15 +165,16 @@ COLUMNS = ("question", "gold", "thinking", "answer", "id", "category", "group", 
 """What a column may contain; the user says which column contains what."""
 
 
-def read_csv(paths: Sequence[Path], log_options: LogOptions) -> LogContent:
-    """Read CSV files with a header."""
-    wanted = sorted(set(log_options.columns.values()))
+def read_csv(paths: Sequence[Path], markers: Markers, columns: Mapping[str, str]) -> LogContent:
+    """Read CSV files with a header; `columns` are names by what they contain, of `COLUMNS`."""
+    wanted = sorted(set(columns.values()))
     rows = (row for path in paths for row in read_table(path, wanted))
-    return LogContent(tuple(_row_logged(where, row, log_options) for where, row in rows))
+    return LogContent(tuple(_row_logged(where, row, markers, columns) for where, row in rows))
 
 
-def _row_logged(where: str, row: Mapping[str, str], log_options: LogOptions) -> Logged:
-    names = log_options.columns
+def _row_logged(
+    where: str, row: Mapping[str, str], markers: Markers, names: Mapping[str, str]
+) -> Logged:
     cells = {kind: plain_text(row[name], where, name) for kind, name in names.items()}
     question, task = cells["question"], cells.get("task")
     if task not in (None, *TASKS):
@@ -193,7 +183,7 @@ def _row_logged(where: str, row: Mapping[str, str], log_options: LogOptions) -> 
         refuse(where, names["question"], "text that is not empty", row[names["question"]])
     thinking, reply = cells.get("thinking"), cells.get("answer")
     if thinking is None and reply is not None:
-        thinking, reply = split_thinking(reply, log_options.markers)
+        thinking, reply = split_thinking(reply, markers)
     return Logged(
         where,
         ({"role": "user", "content": question},),

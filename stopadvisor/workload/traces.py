@@ -17,7 +17,9 @@ from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.workload.lines import check_text, is_reply, messages_field, read_rows, refuse
 from stopadvisor.workload.questions import RecordedTrace, Workload, content_key
 
-__all__ = ["RecordedTraces", "message_reply", "read_traces", "split_thinking", "with_traces"]
+__all__ = [
+    "Markers", "RecordedTraces", "message_reply", "read_traces", "split_thinking", "with_traces"
+]  # fmt: skip
 
 REASONING = ("reasoning_content", "reasoning")
 """Fields for thinking in a server's message: vLLM's, and that of OpenRouter and newer vLLM."""

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from stopadvisor.answers.grading import open_graders
+from stopadvisor.ground.constants import KNOWN_MARKERS
 from stopadvisor.ground.errors import GraderError, WorkloadError
 from stopadvisor.ground.fields import plain
 from stopadvisor.runs.imported import write_replies
@@ -21,7 +22,7 @@ from stopadvisor.runs.replies import ReplyRecord, read_replies, read_reply_logs
 from stopadvisor.runs.sources import Source, open_source
 from stopadvisor.runs.verdicts import grade_records, ungraded
 from stopadvisor.workload.inspect_log import read_inspect
-from stopadvisor.workload.logged import LogContent, LogOptions
+from stopadvisor.workload.logged import LogContent
 
 SMALL = Rung("small", (1.0, 0.5, 2.0), model="tiny")
 LARGE = Rung("large", (3.0, 1.0, 4.0), reasoning_effort="high")
@@ -321,7 +322,7 @@ def logs_of(folder: Path, ladder: Ladder, **samples: list[dict[str, Any]]) -> Re
         file.write_text(json.dumps({"samples": samples[name]}))
 
     def read(rung: Rung, file: Path) -> LogContent:
-        return read_inspect([file], LogOptions())
+        return read_inspect([file], KNOWN_MARKERS)
 
     with open_graders(None) as graders:
         return read_reply_logs(logs, ladder, graders.right, read, None)

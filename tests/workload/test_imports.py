@@ -14,17 +14,24 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.cli import imports
+from stopadvisor.ground.constants import KNOWN_MARKERS
 from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.workload import inspect_log, logged
-from stopadvisor.workload.logged import Gathered, LogOptions, gather
+from stopadvisor.workload.inspect_log import read_inspect
+from stopadvisor.workload.logged import Gathered, LogContent, gather, read_csv
 
 LOGS = Path(__file__).parent.parent / "testdata" / "imports"
 """Its README.md says which program wrote each file."""
 
 
+def content(kind: str, *paths: Path, **columns: str) -> LogContent:
+    if kind == "inspect":
+        return read_inspect(paths, KNOWN_MARKERS)
+    return read_csv(paths, KNOWN_MARKERS, columns)
+
+
 def read(kind: str, *paths: Path, all_of: str | None = None, **columns: str) -> Gathered:
-    return gather(imports.LOGS[kind](paths, LogOptions(columns)), task=all_of)
+    return gather(content(kind, *paths, **columns), task=all_of)
 
 
 def user(text: str) -> list[dict[str, str]]:
@@ -82,8 +89,7 @@ def test_inspects_log_may_be_json_and_have_choices() -> None:
 
 
 def test_replies_without_thinking_may_be_left_out() -> None:
-    log = imports.LOGS["inspect"]([LOGS / "inspect" / "sums.eval"], LogOptions())
-    found = gather(log, traces_only=True)
+    found = gather(content("inspect", LOGS / "inspect" / "sums.eval"), traces_only=True)
     assert [line["id"] for line in found.lines] == ["sum-3", "sum-1", "sum-6"]
     assert (found.n_untraced, found.without_thinking) == (0, ())
     assert sum("expected its thinking" in sentence for sentence in found.left_out) == 2
@@ -333,7 +339,7 @@ def test_there_must_be_a_question_and_gold_that_an_answer_can_equal(tmp_path: Pa
     (tmp_path / "t.csv").write_text("ask,right\nWhy?,Paris\n")
     with pytest.raises(WorkloadError, match=r"t.csv:2: field 'gold': expected an option letter"):
         read("csv", tmp_path / "t.csv", all_of="choice", question="ask", gold="right")
-    log = imports.LOGS["csv"]([tmp_path / "t.csv"], LogOptions({"question": "ask"}))
+    log = content("csv", tmp_path / "t.csv", question="ask")
     broken = replace(log, entries=(replace(log.entries[0], thinking="\ud800"),))
     with pytest.raises(WorkloadError, match=r"t.csv:2: .*half a surrogate pair"):
         gather(broken)

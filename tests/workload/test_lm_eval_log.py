@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from stopadvisor.ground.constants import KNOWN_MARKERS
 from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.workload.lm_eval_log import read_lm_eval
-from stopadvisor.workload.logged import Logged, LogOptions
+from stopadvisor.workload.logged import Logged
 from tests.workload.test_imports import LOGS
 
 ROW: dict[str, Any] = {
@@ -23,7 +24,7 @@ ROW: dict[str, Any] = {
 
 
 def read(path: Path, *, limit: int | None = None) -> tuple[Logged, ...]:
-    found = read_lm_eval(path, LogOptions(), len, limit=limit)
+    found = read_lm_eval(path, KNOWN_MARKERS, len, limit=limit)
     assert not found.left_out
     return found.entries
 
