@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from stopadvisor.assessment.choice import Choice
 from stopadvisor.assessment.rated import fit_limit
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
-from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray, Numbers, numbers
+from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.table import NO_PROBE
 from stopadvisor.rules.families import FIXED_BUDGET, display_threshold
@@ -150,8 +150,8 @@ class Curve:
 
     name: str
     """The rule."""
-    at: Numbers
-    """Thresholds on the scale people know, or budgets in tokens."""
+    at: tuple[float | None, ...]
+    """Thresholds on the scale people know, None for infinity, or budgets in tokens."""
     cost: tuple[float, ...]
     """Cost in percent of full thinking's."""
     accuracy: tuple[float, ...]
@@ -182,7 +182,8 @@ def displayed(family: str, thresholds: FloatArray) -> FloatArray:
 def _curve(name: str, frontier: Frontier, at: FloatArray, full_cost: float) -> Curve:
     """The curve of a frontier, with costs in percent of full thinking's."""
     cost = 100 * frontier.cost / full_cost
-    return Curve(name, numbers(at), tuple(cost.tolist()), tuple(frontier.accuracy.tolist()))
+    finite = tuple(value if np.isfinite(value) else None for value in at.tolist())
+    return Curve(name, finite, tuple(cost.tolist()), tuple(frontier.accuracy.tolist()))
 
 
 def fit_curves(fit: FitData, rules: Sequence[ThresholdSequence]) -> tuple[Curve, ...]:
