@@ -82,18 +82,10 @@ class Parsed(click.ParamType[Any]):
             self.fail(f"{error}, got {value!r}", param, ctx)
 
 
-def _grader(text: str) -> str:
-    module, _, function = text.partition(":")
-    if text != "gold" and not all(map(str.isidentifier, [*module.split("."), function])):
-        raise ValueError("expected MODULE:FUNCTION or 'gold'")
-    return text
-
-
 def grader_option(declared: Callable[..., Decorator]) -> Decorator:
     """Declare `--grader` by `click.option`, or by the option of a section."""
     return declared(
         "--grader",
-        type=Parsed("MODULE:FUNCTION|gold", _grader),
         metavar="MODULE:FUNCTION|gold",
         show_default="gold",
         help="How to tell whether an answer is right: a function of (question, gold, answer), or "
