@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +23,7 @@ from stopadvisor.certification.issue import CalibratedRun, PolicyTarget, issue
 from stopadvisor.certification.looks import open_for_paper, show_fit
 from stopadvisor.collection.grades import check_graded_by, regrade_run, remarks_on_grader
 from stopadvisor.collection.probe_settings import ProbeSettings
-from stopadvisor.collection.probing import collected
+from stopadvisor.collection.probing import probe
 from stopadvisor.engines.engine_settings import EngineSettings
 from stopadvisor.ground.errors import CalibrationError, GraderError, WorkloadError
 from stopadvisor.ground.progress import Progress
@@ -47,9 +47,7 @@ from stopadvisor.runs.prices import PriceRequest, computed_weights, default_sett
 from stopadvisor.runs.sources import Source, open_source
 from stopadvisor.runs.storage import lock_directory
 
-__all__ = [
-    "AssessmentRequest", "assess", "assess_target", "calibrate", "is_workload_file", "verify",
-]  # fmt: skip
+__all__ = ["assess", "assess_target", "calibrate", "is_workload_file", "verify"]
 
 GraderFunction = Callable[[str, str, str], bool | None]
 """Takes question, gold and answer; returns whether the answer is right, None if unknown."""
@@ -146,14 +144,16 @@ def assess(
         settings["ladder"] = Path(ladder)
     if (engine == "openai") != bool(at):
         raise CalibrationError("engine='openai' and base_url='http://host:8000/v1' need each other")
-    request = AssessmentRequest(
-        ProbeSettings(workload=Path(target), **given),
-        EngineSettings(engine=engine, base_url=at, **settings),
-        _overrides(alpha, delta, loss, serving, price, families, on_give_up),
-        None if gpu is None else PriceRequest(gpu=gpu),
-    )
+    wanted = _overrides(alpha, delta, loss, serving, price, families, on_give_up)
     with progress_on(sys.stderr, quiet=quiet) as progress:
-        _, result = assess_target(request, progress, given=given)
+        _, result = assess_target(
+            ProbeSettings(workload=Path(target), **given),
+            EngineSettings(engine=engine, base_url=at, **settings),
+            wanted,
+            progress,
+            pricing=None if gpu is None else PriceRequest(gpu=gpu),
+            given=given,
+        )
     assert isinstance(result, AssessedRun)  # the paper's protocol has another
     return result
 
@@ -229,38 +229,32 @@ def verify(
 # --- Shared with the command --------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class AssessmentRequest:
-    """What to assess, and how."""
-
-    probing: ProbeSettings
-    """Its workload may also be a run or an archive, which is not probed."""
-    engine: EngineSettings
-    """The model to probe, or the ladder to ask, if anything is missing."""
-    wanted: SettingsOverrides
-    pricing: PriceRequest | None = None
-    """Compute prices for this machine and model; None for those of `default_settings`."""
-    protocol: Literal["deploy", "paper"] = "deploy"
-    open_calibration: bool = False
-    """Allow the paper's protocol to show outcomes of calibration questions."""
-
-
 def assess_target(
-    request: AssessmentRequest, progress: Progress, *, given: Collection[str] = ()
+    probing: ProbeSettings,
+    engine: EngineSettings,
+    wanted: SettingsOverrides,
+    progress: Progress,
+    *,
+    pricing: PriceRequest | None = None,
+    protocol: Literal["deploy", "paper"] = "deploy",
+    open_calibration: bool = False,
+    given: Collection[str] = (),
 ) -> tuple[Source, Assessed]:
     """Probe what is missing, assess, and write the assessment into the run.
 
-    `given` names the probing fields that the caller set; otherwise an archive keeps its split.
+    The workload of `probing` may also be a run or an archive, which is not probed.  `pricing`
+    computes prices for a machine and model, instead of `default_settings`.  `open_calibration`
+    allows the paper's protocol to show outcomes of calibration questions.  `given` names the
+    probing fields that the caller set; otherwise an archive keeps its split.
     """
-    probing, wanted, is_paper = request.probing, request.wanted, request.protocol == "paper"
-    target = probing.workload
+    target, is_paper = probing.workload, protocol == "paper"
     if not target.exists():
         raise WorkloadError(
             f"{target}: no such file or directory; expected a JSONL workload, a run directory "
             "or a raw.npz archive"
         )
     from_workload = is_workload_file(target)
-    engine = replace(request.engine, remark=progress.remark)
+    engine = replace(engine, remark=progress.remark)
     if not from_workload:
         if engine.ladder is not None:
             raise WorkloadError(f"ladder: {target} is already recorded")
@@ -272,25 +266,25 @@ def assess_target(
         split = probing.split if "split" in given else None
         source = open_source(target, seed=seed, fractions=split, folder=probing.out)
     else:
-        source = open_source(collected(probing, engine, progress, whole=True).run)
+        source = open_source(probe(probing, engine, progress, whole=True).run)
     if is_paper:
         source.require_one_trace("the paper's protocol")
         settings = wanted.settings()
     else:
-        settings = _settings(wanted, source, request.pricing)
+        settings = _settings(wanted, source, pricing)
     with lock_directory(source.folder):
         show_fit(source, "assess")
     result: Assessed
     choice: Choice | None = None
     if is_paper:
-        open_for_paper(source, settings, allowed=request.open_calibration)
+        open_for_paper(source, settings, allowed=open_calibration)
         result = assess_paper(
             source, alpha=settings.alpha, delta=settings.delta, serving=settings.serving
         )
     else:
         assessment = assess_fit(source, settings, propose=wanted.alpha is None)
         is_computed = settings.weights.gpu is not None
-        loads = computed_weights(request.pricing, source)[1:] if is_computed else ()
+        loads = computed_weights(pricing, source)[1:] if is_computed else ()
         result, choice = assessment.result(loads), assessment.choice
     on_sample, on_promise = remarks_on_sample(source, result), list(result.remarks)
     if not source.is_archive:

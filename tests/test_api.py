@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from html import escape
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import stopadvisor
-from stopadvisor.api import AssessmentRequest
 from stopadvisor.cli.main import main
 from stopadvisor.ground.errors import CalibrationError, GraderError, WorkloadError
 from stopadvisor.ground.results import to_document
@@ -109,18 +109,18 @@ def test_what_makes_no_sense_is_refused_before_any_work(run: Path) -> None:
 
 
 def test_parameters_become_those_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[AssessmentRequest, Any]] = []
+    seen: list[SimpleNamespace] = []
 
-    def enough(request: AssessmentRequest, _: object, *, given: Any) -> None:
-        seen.append((request, set(given)))
+    def enough(probing: Any, engine: Any, wanted: Any, _: object, **more: Any) -> None:
+        seen.append(SimpleNamespace(probing=probing, engine=engine, wanted=wanted, **more))
         raise WorkloadError("enough")
 
     monkeypatch.setattr("stopadvisor.api.assess_target", enough)
 
-    def asked(**words: Any) -> tuple[AssessmentRequest, Any]:
+    def asked(**words: Any) -> tuple[SimpleNamespace, set[str]]:
         with pytest.raises(WorkloadError, match="enough"):
             stopadvisor.assess("w.jsonl", quiet=True, **words)
-        return seen[-1]
+        return seen[-1], set(seen[-1].given)
 
     plain, given = asked()
     assert (given, plain.pricing) == (set(), None)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import click
 
-from stopadvisor.api import AssessmentRequest, assess_target, is_workload_file
+from stopadvisor.api import assess_target, is_workload_file
 from stopadvisor.cli.parts.command import CONFIG, Command, effective_config
 from stopadvisor.cli.parts.declare import (
     PATH,
@@ -117,8 +117,16 @@ def command(
         if useless := sorted(given - known):
             names = ", ".join("--" + name.replace("_", "-") for name in useless)
             raise click.UsageError(f"{target} is already probed: leave out {names}")
-    asked = AssessmentRequest(probing, engine, wanted, pricing, protocol, open_calibration)
-    source, result = assess_target(asked, progress, given=given)
+    source, result = assess_target(
+        probing,
+        engine,
+        wanted,
+        progress,
+        pricing=pricing,
+        protocol=protocol,
+        open_calibration=open_calibration,
+        given=given,
+    )
     config = effective_config(click.get_current_context())
     replace_file(source.folder / CONFIG.name, config.encode())
     if not (is_paper or no_report) and os.environ.get("STOPADVISOR_REPORT") != "0":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,8 @@ import click
 from stopadvisor.cli.parts.command import Command, typed_again
 from stopadvisor.cli.parts.declare import PATH, WORKLOAD, Printed, pop_settings
 from stopadvisor.cli.parts.probing import probe_options, take_probing
-from stopadvisor.collection.model_checks import Preflight
 from stopadvisor.collection.probing import try_questions
-from stopadvisor.collection.rung_recording import try_rungs
-from stopadvisor.engines.engine_settings import EngineSettings, open_engine
+from stopadvisor.engines.engine_settings import EngineSettings
 from stopadvisor.ground.errors import PreflightError
 from stopadvisor.ground.progress import Progress
 from stopadvisor.report.sheets.files import preflight_sheet
@@ -46,11 +43,7 @@ def command(progress: Progress, workload: Path, **params: Any) -> Printed:
     """
     settings = take_probing(params, workload)
     engine = replace(pop_settings(EngineSettings, params), remark=progress.remark)
-    report: Preflight
-    if engine.ladder is not None:
-        report = try_rungs(settings, engine, progress)
-    else:
-        report = try_questions(settings, partial(open_engine, engine), progress)
+    report = try_questions(settings, engine, progress)
     failed = report.status == "fail"
     may_go_on = not failed and not any(check.name == "questions" for check in report.checks)
     then = f"assess {shell_quote(workload)} {typed_again()}".rstrip() if may_go_on else ""

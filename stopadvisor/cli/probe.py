@@ -17,7 +17,7 @@ from stopadvisor.answers.grading import BY_GOLD, described, open_graders
 from stopadvisor.cli.parts.command import Command
 from stopadvisor.cli.parts.declare import PATH, WORKLOAD, Printed, pop_settings
 from stopadvisor.cli.parts.probing import probe_options, take_probing
-from stopadvisor.collection.probing import collected
+from stopadvisor.collection.probing import probe
 from stopadvisor.engines.engine_settings import EngineSettings
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.ground.progress import Progress
@@ -76,7 +76,7 @@ def command(progress: Progress, workload: Path, like: Path | None, **params: Any
             f"the policy's thinking was {there}, here it is {here}: nothing shows that both were "
             "sampled alike"
         )
-    summary = collected(settings, replace(engine, remark=progress.remark), progress)
+    summary = probe(settings, replace(engine, remark=progress.remark), progress)
     step = "assess" if like is None else f"verify {shell_quote(like)}"
     return Printed(summary, probe_sheet(summary), then=f"{step} {shell_quote(summary.run)}")
 

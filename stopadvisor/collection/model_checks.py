@@ -11,11 +11,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from stopadvisor.answers.grading import Grades
+from stopadvisor.answers.grading import Graders, Grades
 from stopadvisor.answers.normal_form import extract_forced, extract_natural, normalize
 from stopadvisor.collection.collect import ask_all, make_prompts
 from stopadvisor.collection.markers import MarkerFindings, count_words
-from stopadvisor.collection.pilot import NO_MARKERS, ProbeCost, expected_cost, trial_plan
+from stopadvisor.collection.pilot import (
+    NO_MARKERS,
+    ProbeCost,
+    SettledPlan,
+    expected_cost,
+    trial_plan,
+)
 from stopadvisor.ground.constants import TRUNCATED_WARN
 from stopadvisor.ground.errors import PreflightError
 from stopadvisor.ground.progress import Progress
@@ -104,28 +110,23 @@ class PreflightReport(Preflight):
 def run_preflight(
     engine: Engine,
     questions: Sequence[Question],
-    plan: ProbePlan,
+    settled: SettledPlan,
+    graders: Graders,
     *,
-    grader: Grades,
-    right: Grades | None = None,
     template: str | None = None,
     batch_size: int = PREFLIGHT_QUESTIONS,
     named: Sequence[str] | None = None,
-    markers: MarkerFindings | None = None,
-    pilot: Sequence[RawTrace] = (),
-    progress: Progress | None = None,
+    progress: Progress,
 ) -> PreflightReport:
     """Try the engine, the thinking tags and the cue on the first 16 fit questions.
 
-    A failed check is a result here, not an exception.  `grader` decides which answers are
-    equivalent, and which are right unless `right` does.  Marker words come from a pilot's
-    `markers`; without them, the `named` or the usual words are counted.  Traces of a `pilot` are
-    reused if they cover these questions.
+    A failed check is a result here, not an exception.  Traces of the plan's pilot are reused if
+    they cover these questions.  If it counted no marker words, the `named` or the usual ones are
+    counted.
     """
-    questions = questions[:PREFLIGHT_QUESTIONS]
+    questions, plan = questions[:PREFLIGHT_QUESTIONS], settled.plan
     prompts, trial = make_prompts(questions, template), trial_plan(plan)
-    progress = progress or Progress()
-    traces = pilot[: len(prompts)]
+    traces = settled.pilot[: len(prompts)]
     if len(traces) < len(prompts) or any(
         tuple(probe.budget for probe in trace.probes) != trial.budgets for trace in traces
     ):
@@ -133,9 +134,9 @@ def run_preflight(
         traces = ask_all(engine, prompts, trial, batch_size=batch_size, progress=progress)
     final = [trace.probes[-1] for trace in traces]
     forced = [probe for trace in traces for probe in trace.probes]
-    words = markers or count_words(engine, traces, named)
-    agreement, share, examples = _agreement(questions, traces, final, grader)
-    of_gold, accuracy, wrong = _accuracy(questions, traces, final, right or grader)
+    words = settled.markers or count_words(engine, traces, named)
+    agreement, share, examples = _agreement(questions, traces, final, graders.equal)
+    of_gold, accuracy, wrong = _accuracy(questions, traces, final, graders.right)
     checks = (
         _markers(traces, plan),
         *engine.prompt_checks(prompts),

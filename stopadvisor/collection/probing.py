@@ -1,7 +1,7 @@
 """Probe a workload into a run directory, or only check on a few questions that it would work.
 
 `probe` goes from a workload's path to graded probes; `try_questions` stops after the preflight.
-Both show outcomes of fit questions only.
+Both show outcomes of fit questions only, and ask the rungs of a ladder if the engine names one.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from stopadvisor.collection.collect import collect, say_what_is_kept
 from stopadvisor.collection.grades import check_grader, regrade, remarks_on_grader
 from stopadvisor.collection.markers import sentence_ids
 from stopadvisor.collection.model_checks import (
+    Preflight,
     PreflightReport,
     keep_checks,
     run_preflight,
@@ -44,7 +44,7 @@ from stopadvisor.collection.probe_settings import (
     summary_of,
     trial_questions,
 )
-from stopadvisor.collection.rung_recording import record_replies
+from stopadvisor.collection.rung_recording import record_replies, try_rungs
 from stopadvisor.engines.engine_settings import EngineSettings, open_engine
 from stopadvisor.ground.constants import PAPER_BUDGETS, TRUNCATED_WARN
 from stopadvisor.ground.errors import ModelError, ProbeError
@@ -57,17 +57,13 @@ from stopadvisor.runs.prices import keep_model_files
 from stopadvisor.runs.storage import lock_directory
 from stopadvisor.workload.questions import Question, Workload, default_split
 
-__all__ = ["OpenEngine", "collected", "probe", "try_questions"]
-
-
-OpenEngine = Callable[[], AbstractContextManager[Engine]]
-"""Loads a model on entry, and closes it on exit."""
+__all__ = ["probe", "try_questions"]
 
 
 def probe(
-    settings: ProbeSettings, opened: OpenEngine, progress: Progress, *, whole: bool = False
+    settings: ProbeSettings, engine: EngineSettings, progress: Progress, *, whole: bool = False
 ) -> ProbeSummary:
-    """Probe the questions that the run of a workload lacks.
+    """Probe the questions that the run of a workload lacks; see `record_replies` for a ladder.
 
     In this order: read the workload and check its split, load the model, open or begin the run (a
     pilot on fit questions fixes `auto` budgets in its manifest), pass the preflight, ask the
@@ -89,27 +85,18 @@ def probe(
     GraderError
         The grader cannot be loaded, or breaks the rules of graders.
     """
-    workload = ready(settings, progress, whole=whole)
-    with open_graders(settings.grader) as graders, opened() as engine:
-        settings = settings.for_engine(engine)
-        return _Probing(settings, workload, engine, graders, progress).probe()
-
-
-def collected(
-    settings: ProbeSettings, engine: EngineSettings, progress: Progress, *, whole: bool = False
-) -> ProbeSummary:
-    """Probe the model that `engine` names, or ask the rungs of its ladder; raises as `probe`."""
     if engine.ladder is not None:
         return record_replies(settings, engine, progress, whole=whole)
-    summary = probe(settings, partial(open_engine, engine), progress, whole=whole)
+    workload = ready(settings, progress, whole=whole)
+    with open_graders(settings.grader) as graders, open_engine(engine) as model:
+        settings = settings.for_engine(model)
+        summary = _Probing(settings, workload, model, graders, progress).probe()
     keep_model_files(engine.model, summary.run)
     return summary
 
 
-def try_questions(
-    settings: ProbeSettings, opened: OpenEngine, progress: Progress
-) -> PreflightReport:
-    """Run the preflight alone, on fit questions.
+def try_questions(settings: ProbeSettings, engine: EngineSettings, progress: Progress) -> Preflight:
+    """Run the preflight alone, on fit questions; see `try_rungs` for a ladder.
 
     Raises
     ------
@@ -120,11 +107,13 @@ def try_questions(
     EngineError
         The engine failed, or did not answer every prompt.
     """
+    if engine.ladder is not None:
+        return try_rungs(settings, engine, progress)
     workload = settings.read()
     _, shortage = trial_questions(workload, settings)
-    with open_graders(settings.grader) as graders, opened() as engine:
-        settings = settings.for_engine(engine)
-        report = _Probing(settings, workload, engine, graders, progress).try_out()
+    with open_graders(settings.grader) as graders, open_engine(engine) as model:
+        settings = settings.for_engine(model)
+        report = _Probing(settings, workload, model, graders, progress).try_out()
     return with_shortage(report, shortage)
 
 
@@ -325,14 +314,11 @@ class _Probing:
         return run_preflight(
             self.engine,
             self.fit,
-            settled.plan,
-            grader=self.graders.equal,
-            right=self.graders.right,
+            settled,
+            self.graders,
             template=self.settings.prompt_template,
             batch_size=batch_size,
             named=named,
-            markers=settled.markers,
-            pilot=settled.pilot,
             progress=self.progress,
         )
 

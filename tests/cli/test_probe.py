@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from stopadvisor.cli.parts.declare import pop_settings
 from stopadvisor.cli.parts.probing import take_probing
 from stopadvisor.collection.probe_settings import ProbeSettings
 from stopadvisor.collection.probing import probe
-from stopadvisor.engines.engine_settings import DEFAULT_MODEL, EngineSettings, open_engine
+from stopadvisor.engines.engine_settings import DEFAULT_MODEL, EngineSettings
 from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.ground.progress import Progress
 from stopadvisor.runs.directory import RunDirectory
@@ -234,7 +233,7 @@ def test_a_limit_may_be_small_unless_all_parts_are_wanted(bench: Bench) -> None:
     settings = ProbeSettings(bench.file, budgets=(0, 16, 64), max_think=256, limit=20)
     bench.loaded.clear()
     with pytest.raises(WorkloadError, match="part needs at least"):
-        probe(settings, partial(open_engine, EngineSettings()), Progress(), whole=True)
+        probe(settings, EngineSettings(), Progress(), whole=True)
     assert bench.loaded == []
 
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.answers.grading import Grader
+from stopadvisor.answers.grading import Grader, Graders
 from stopadvisor.collection.model_checks import PreflightReport, keep_checks, run_preflight
+from stopadvisor.collection.pilot import SettledPlan
 from stopadvisor.engines.chat import Chat
 from stopadvisor.ground.errors import PreflightError
 from stopadvisor.ground.progress import Progress
@@ -32,8 +33,15 @@ def check(
     engine: Any, questions: tuple[Question, ...], plan: ProbePlan = PLAN
 ) -> tuple[PreflightReport, dict[str, str]]:
     with Grader() as grader:
-        report = run_preflight(engine, questions, plan, grader=grader)
+        report = preflight(engine, questions, grader, plan)
     return report, {c.name: c.status for c in report.checks}
+
+
+def preflight(
+    engine: Any, questions: tuple[Question, ...], grader: Grader, plan: ProbePlan = PLAN
+) -> PreflightReport:
+    graders = Graders(grader, grader)
+    return run_preflight(engine, questions, SettledPlan(plan), graders, progress=Progress())
 
 
 def test_a_sound_engine_passes_every_check(questions: tuple[Question, ...]) -> None:
@@ -158,7 +166,7 @@ def test_equal_values_in_unequal_spelling_agree(questions: tuple[Question, ...])
 
     algebra = tuple(replace(q, task="math") for q in questions[:2])
     grader = Agreeing()
-    assert run_preflight(Spelled(), algebra, PLAN, grader=grader).agreement == 1.0
+    assert preflight(Spelled(), algebra, grader).agreement == 1.0
     assert grader.asked == [("math", "$(x+1)^2$", "$x^2+2x+1$")] * 2
 
 

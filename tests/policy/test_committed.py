@@ -9,7 +9,6 @@ import hashlib
 import json
 import lzma
 import shutil
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from stopadvisor.certification.verification import scorer_of
 from stopadvisor.cli.main import main
 from stopadvisor.collection.probe_settings import ProbeSettings
 from stopadvisor.collection.probing import probe
-from stopadvisor.engines.engine_settings import EngineSettings, open_engine
+from stopadvisor.engines.engine_settings import EngineSettings
 from stopadvisor.ground.progress import Progress
 from stopadvisor.policy.frozen import Policy, load_policy
 from stopadvisor.policy.shown import where_of
@@ -192,7 +191,7 @@ def test_the_bundled_model_gives_the_committed_probes(
         **{field: getattr(plan, field) for field in settled},
     )
     model = EngineSettings(model=str(SAMPLES / "tiny-reasoner"), device="cpu")
-    probe(settings, partial(open_engine, model), Progress())
+    probe(settings, model, Progress())
     committed = RunDirectory.load(runs / name).records()[:n]
     for old, new in zip(committed, RunDirectory.load(tmp_path / "run").records(), strict=True):
         assert (new.id, new.natural_answer, new.trace_tokens) == (
