@@ -13,13 +13,8 @@ from stopadvisor.assessment.choice import Choice, Settings
 from stopadvisor.assessment.limits import allowed, counted_rows, most_of
 from stopadvisor.assessment.rated import SIMPLER_WITHIN, counted_labels, rank_of
 from stopadvisor.assessment.sequences import ThresholdSequence
-from stopadvisor.certification.entering import (
-    cannot_exclude,
-    entering_rows,
-    labels_to_name,
-    unseen_rows,
-)
 from stopadvisor.certification.labelling import may_be_lost, tested_deltas
+from stopadvisor.certification.looks import entering_rows, unseen_rows
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable, require_calibration
 from stopadvisor.rules.losses import LOST, Guarantee
@@ -36,8 +31,8 @@ from stopadvisor.stats.bounds import (
 from stopadvisor.stats.trinomial import drop_limit, risk_of_pairs
 
 __all__ = [
-    "Calibration", "Counts", "ExportedRule", "calibrate", "certify_counts", "counts_of",
-    "recalibrate", "without_figures",
+    "Calibration", "Counts", "ExportedRule", "calibrate", "cannot_exclude", "certify_counts",
+    "counts_of", "labels_to_name", "recalibrate", "without_figures",
 ]  # fmt: skip
 
 _FAILED = (
@@ -203,6 +198,17 @@ def without_figures(
     return replace(
         calibration, refusal=refusal, tested=tested, n_counted=calibration.first.n_questions
     )
+
+
+def labels_to_name(settings: Settings, choice: Choice | None) -> tuple[int | None, float | None]:
+    """Labels needed, and the risk they assume: that on fit questions, or 0 without a choice.
+
+    None if no rule saves anything: no number of labels would help.
+    """
+    if choice and choice.saves_nothing:
+        return None, None
+    expected = 0.0 if choice is None else choice.risk_to_expect
+    return counted_labels(settings, settings.delta, expected), expected
 
 
 def _entering(table: CalibrationQuestions, rows: IntArray) -> CalibrationQuestions:
@@ -395,4 +401,12 @@ def _why(counts: list[Counts], passed: BoolArray, delta: float) -> str:
     return (
         f"at the most careful threshold {lost} of {n} calibration questions {what}{gained}: that "
         f"does not exclude more than {guarantee} at confidence {1 - delta:g}"
+    )
+
+
+def cannot_exclude(n: int, alpha: float, delta: float) -> str:
+    """Say why so few questions can show nothing, whatever the answers."""
+    return (
+        f"{n} calibration questions cannot exclude a risk above {alpha:g} at confidence "
+        f"{1 - delta:g} by the exact test, not even with no loss"
     )

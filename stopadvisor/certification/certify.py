@@ -6,59 +6,58 @@ run's lock.  Only the log is written.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from stopadvisor.answers.grading import Grader
-from stopadvisor.assessment.choice import Settings
+from stopadvisor.answers.grading import Grader, described
+from stopadvisor.assessment.choice import Choice, Settings
 from stopadvisor.assessment.fit_assessment import FitAssessment, assess
+from stopadvisor.assessment.limits import counted_rows, most_of
+from stopadvisor.assessment.recommendation import Recommendation, deciding_reason
 from stopadvisor.assessment.settings import SettingsOverrides, alpha_remark, large_alpha
-from stopadvisor.certification.calibration import Calibration, calibrate, without_figures
-from stopadvisor.certification.entering import (
-    advised_against,
+from stopadvisor.certification.calibration import (
+    Calibration,
+    calibrate,
+    cannot_exclude,
+    labels_to_name,
+    without_figures,
+)
+from stopadvisor.certification.export import policy_terms
+from stopadvisor.certification.labelling import LabelCounts, Labelling, LabelRun, at_worst
+from stopadvisor.certification.looks import (
+    PlannedLook,
     check_categories,
     check_questions,
     counted_traces,
-    refused_beforehand,
-    require_gold,
-)
-from stopadvisor.certification.export import policy_terms
-from stopadvisor.certification.labelling import (
-    LabelCounts,
-    Labelling,
-    LabelRun,
-    asking_salt,
-    at_worst,
-    label_request,
-    planned_labels,
-    to_choose_by,
-)
-from stopadvisor.certification.looks import (
-    PlannedLook,
     deploy_request,
     plan_look,
+    planned_labels,
+    require_gold,
     show_fit,
     spent_in_fit,
     take,
 )
-from stopadvisor.ground.errors import CalibrationError
+from stopadvisor.ground.errors import CalibrationError, GraderError
 from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.probes.outcomes import CalibrationQuestions
+from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.families import rule_name
 from stopadvisor.runs.access import unsealed_rows
 from stopadvisor.runs.look_log import Look, record_result, timestamp
 from stopadvisor.runs.prices import default_settings
 from stopadvisor.runs.sources import Source, considered_alpha, read_assessment
-from stopadvisor.stats.bounds import Certified
+from stopadvisor.stats.adaptive_labels import asking_order
+from stopadvisor.stats.bounds import Certified, NotCertified
 from stopadvisor.stats.label_sample import MOST_SAMPLED
 
 __all__ = [
-    "Certification", "CertifyRequest", "Despite", "certify",
-    "start_labelling",
+    "Certification", "CertifyRequest", "Despite", "advised_against", "certify", "check_partial",
+    "refused_beforehand", "start_labelling", "to_choose_by",
 ]  # fmt: skip
 
 Despite = Literal["advice", "truncated", "large-alpha"]
@@ -206,10 +205,61 @@ def start_labelling(source: Source, request: CertifyRequest) -> Labelling:
     return _labelling(source, plan, taken.questions)
 
 
+def _salt(source: Source) -> str:
+    """Salt of the hash that orders the questions to label."""
+    return f"labels {source.seed}"
+
+
 def _labelling(source: Source, plan: _Plan, questions: CalibrationQuestions) -> Labelling:
     choice = plan.assessment.choice
     (rows,) = check_questions(choice, questions)
-    return Labelling(choice, questions.take(rows), asking_salt(source), plan.labels)
+    return Labelling(choice, questions.take(rows), _salt(source), plan.labels)
+
+
+# --- Where no look can help -----------------------------------------------------------------------
+
+
+def refused_beforehand(choice: Choice, questions: ProbeTable) -> NotCertified | None:
+    """Return a refusal if no look could end in an exported rule; opens nothing."""
+    if choice.nothing is not None:
+        return NotCertified(f"{choice.nothing}; no calibration question was opened", None, None)
+    if not any(sequence.saves.any() for sequence in choice.sequences):
+        why = "no rule saves anything on fit questions: no calibration question was opened"
+        return NotCertified(f"{why}, and no look spent", None, None)
+    settings, rows = choice.settings, counted_traces(questions, choice.settings)
+    table, why = questions.take(rows[0]), ""
+    for each in settings.guarantees:
+        traces = len(rows) if each.counted.is_binary else 1
+        # The last entry is the best case: every question gained, or lost by neither trace.
+        if most_of(each, counted_rows(table, each).size, settings.delta, traces)[-1] < 0:
+            asked = ", ".join(map(str, settings.guarantees))
+            why = (
+                f"{table.n_questions} calibration questions cannot show {asked} at confidence "
+                f"{1 - settings.delta:g}, whatever their answers are"
+            )
+            if settings.is_plain and traces == 1:
+                why = cannot_exclude(table.n_questions, settings.alpha, settings.delta)
+    if not why:
+        return None
+    reason = f"{why}: none was opened, and no look spent"
+    return NotCertified(reason, *labels_to_name(settings, choice))
+
+
+def advised_against(choice: Choice, advice: Recommendation) -> NotCertified | None:
+    """Return a refusal if full thinking is advised; opens nothing."""
+    if advice.policy != "full-budget":
+        return None
+    reason = deciding_reason(advice.policy, advice.reasons).rstrip(".")
+    step, _, why = reason.partition(": ")
+    needed, expected = labels_to_name(choice.settings, choice)
+    # More labels raise the chance of a certificate, but make no probe cheaper and no rule better.
+    helps = choice.advised is None or step == "Certificate"
+    return NotCertified(
+        f"the advice is full thinking ({why}), and calibrate follows it: no calibration question "
+        "was opened, and no look spent; --despite advice certifies all the same",
+        needed if helps else None,
+        expected if helps else None,
+    )
 
 
 def _check_alpha(assessment: FitAssessment, *, allowed: bool) -> None:
@@ -249,10 +299,10 @@ def _settled(source: Source, request: CertifyRequest) -> _Plan:
     settings = replace(settings, traces=len(counted_traces(source.part("calibration"), settings)))
     asked = deploy_request(settings)
     takes_gold = any(each.counted.needs_gold for each in settings.guarantees)
-    partial = takes_gold and source.part("calibration").graded_by == "agreement"
+    partial = takes_gold and source.graded_by == "agreement"
     labels = None
     if source.graded_by == "agreement":
-        asked |= label_request(source, settings) if partial else {}
+        asked |= _label_request(source, settings) if partial else {}
         labels = planned_labels(source, asked, request.labels, fresh=request.fresh)
         n = source.part("calibration").n_questions
         if labels is not None and n > MOST_SAMPLED:
@@ -276,6 +326,47 @@ def _settled(source: Source, request: CertifyRequest) -> _Plan:
         assessment = replace(assessment, choice=replace(assessment.choice, settings=settings))
     check_questions(assessment.choice, table)
     return _Plan(assessment, look, partial, labels)
+
+
+def check_partial(settings: Settings) -> None:
+    """Refuse losses that need gold for every calibration question."""
+    if settings.loss == "drop" or settings.also:
+        what = "--loss drop counts what stopping gains"
+        if settings.loss != "drop":
+            what = "a further limit is tested with the first"
+        raise CalibrationError(
+            f"{what}, which needs gold for every calibration question, and some have none: "
+            "--loss lost alone is certified with few labels, --loss differs without any"
+        )
+
+
+def _label_request(source: Source, settings: Settings) -> dict[str, Any]:
+    """What the log of looks records in addition: a digest of the order of asking."""
+    check_partial(settings)
+    grading = (source.manifest or {}).get("grading", {})
+    if "grader_sha256" in grading:
+        raise GraderError(
+            f"{source.folder} was graded by {described(grading)}, and typed labels are compared as "
+            "gold: grade it again with `stopadvisor assess RUN --regrade --grader gold`"
+        )
+    table = source.part("calibration")
+    keys = [table.keys[row] for row in asking_order(table.keys, _salt(source))]
+    return {"asking": hashlib.sha256("\n".join(keys).encode()).hexdigest()}
+
+
+def to_choose_by(settings: Settings) -> Settings:
+    """Settings for choosing rules before any label is known.
+
+    Without labels one only sees whether a reply differs.  About half of the differing replies are
+    lost, so the choice uses twice the limit.  That affects how good the choice is, not whether the
+    certificate holds.
+    """
+    return replace(
+        settings, loss="differs", alpha=min(2 * settings.alpha, (1 + settings.alpha) / 2)
+    )
+
+
+# --- Remarks --------------------------------------------------------------------------------------
 
 
 def _remarks(

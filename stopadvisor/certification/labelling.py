@@ -12,17 +12,14 @@ is shown or any label read.  The caller holds the run's lock.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
-from stopadvisor.answers.grading import Grader, described
+from stopadvisor.answers.grading import Grader
 from stopadvisor.assessment.choice import Choice
-from stopadvisor.assessment.settings import Settings
 from stopadvisor.collection.grades import (
     GoldGrade,
     SettledLabels,
@@ -32,14 +29,12 @@ from stopadvisor.collection.grades import (
     settle,
 )
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
-from stopadvisor.ground.errors import CalibrationError, GraderError
 from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable
 from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.rules.losses import LOST
 from stopadvisor.rules.scorer import Scorer
-from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.directory import RunDirectory, digest_of
 from stopadvisor.runs.labels import LabelFile
-from stopadvisor.runs.look_log import as_recorded, digests_of, read_log
 from stopadvisor.runs.replies import ReplyRecord
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.adaptive_labels import (
@@ -52,39 +47,14 @@ from stopadvisor.stats.adaptive_labels import (
 )
 
 __all__ = [
-    "Grades", "LabelCounts", "LabelRun", "LabelledRun", "Labelling", "asking_plan", "asking_salt",
-    "at_worst", "check_partial", "label_request", "label_tests", "may_be_lost", "planned_labels",
-    "tested_deltas", "to_choose_by",
+    "Grades", "LabelCounts", "LabelRun", "LabelledRun", "Labelling", "asking_plan", "at_worst",
+    "label_tests", "may_be_lost", "tested_deltas",
 ]  # fmt: skip
 
 # --- The test with few labels ---------------------------------------------------------------------
 
 Grades = Mapping[int, GoldGrade | None]
 """Grade by row of the table; None (nobody can tell) counts as lost if the reply differs."""
-
-
-def check_partial(settings: Settings) -> None:
-    """Refuse losses that need gold for every calibration question."""
-    if settings.loss == "drop" or settings.also:
-        what = "--loss drop counts what stopping gains"
-        if settings.loss != "drop":
-            what = "a further limit is tested with the first"
-        raise CalibrationError(
-            f"{what}, which needs gold for every calibration question, and some have none: "
-            "--loss lost alone is certified with few labels, --loss differs without any"
-        )
-
-
-def to_choose_by(settings: Settings) -> Settings:
-    """Settings for choosing rules before any label is known.
-
-    Without labels one only sees whether a reply differs.  About half of the differing replies are
-    lost, so the choice uses twice the limit.  That affects how good the choice is, not whether the
-    certificate holds.
-    """
-    return replace(
-        settings, loss="differs", alpha=min(2 * settings.alpha, (1 + settings.alpha) / 2)
-    )
 
 
 def may_be_lost(view: GradedTable) -> BoolArray:
@@ -162,61 +132,6 @@ def _at_thresholds(
     """Evaluate a property of stops at every threshold, (n_questions, n_thresholds)."""
     view = scorer.view(table)
     return scorer.curve(view, thresholds).each(of_stops(view))
-
-
-# --- The look -------------------------------------------------------------------------------------
-
-
-def label_request(source: Source, settings: Settings) -> dict[str, Any]:
-    """What the log of looks records in addition: a digest of the order of asking."""
-    check_partial(settings)
-    grading = (source.manifest or {}).get("grading", {})
-    if "grader_sha256" in grading:
-        raise GraderError(
-            f"{source.folder} was graded by {described(grading)}, and typed labels are compared as "
-            "gold: grade it again with `stopadvisor assess RUN --regrade --grader gold`"
-        )
-    table = source.part("calibration")
-    keys = [table.keys[row] for row in asking_order(table.keys, asking_salt(source))]
-    return {"asking": _digest("\n".join(keys))}
-
-
-def planned_labels(
-    source: Source, asked: Mapping[str, Any], wanted: int | None, *, fresh: bool
-) -> int | None:
-    """Number of labels to plan for: the one that the first look recorded, else `wanted`.
-
-    `asked` are the settings of the look, including the order of asking if labels are needed.  With
-    `fresh` other questions may be labelled, with another number.  CalibrationError if the number
-    differs from the one recorded before figures were shown.
-    """
-    asked = as_recorded(asked)
-    log = read_log(source.folder)
-    here = log.at(digests_of(source.part("calibration").keys))
-    for look in reversed(log.looks):
-        is_same = all(look.asked.get(name) == value for name, value in asked.items())
-        if not is_same and (fresh or not look.opened or look not in here):
-            continue
-        planned: int | None = look.asked.get("sampled_labels")
-        if wanted in (None, planned):
-            return planned
-        if not fresh:
-            named = "no --labels" if planned is None else f"--labels {planned}"
-            raise CalibrationError(
-                f"look {look.number} at these questions named {named}, which settled which labels "
-                f"count before any of their figures was shown, got --labels {wanted}: pass --fresh "
-                "for questions that no look has used"
-            )
-    return wanted
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def asking_salt(source: Source) -> str:
-    """Salt of the hash that orders the questions to label."""
-    return f"labels {source.seed}"
 
 
 # --- Asking ---------------------------------------------------------------------------------------
@@ -326,7 +241,7 @@ class Labelling:
                 view = sequence.scorer.view(self.questions.take(np.array([row])))
                 budgets |= set(view.positions[may_be_lost(view)[:, :-1]].tolist())
             forms = set(answers_at(record, budgets))
-        return sorted(forms, key=lambda form: _digest(f"{record.key} {form}"))
+        return sorted(forms, key=lambda form: digest_of(f"{record.key} {form}"))
 
 
 # --- The labels of a run --------------------------------------------------------------------------

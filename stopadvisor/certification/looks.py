@@ -1,4 +1,4 @@
-"""Looks at calibration outcomes: plan one, record it in the log, then open the questions.
+"""Looks at calibration outcomes: which questions count, plan a look, log it, then open them.
 
 All code that shows outcomes of calibration questions comes through here: certificates use
 `plan_look` and `take`, the rest `open_rows`, `open_calibration` and `open_for_paper`.
@@ -13,12 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stopadvisor.assessment.choice import Settings
+from stopadvisor.assessment.choice import Choice, Settings
+from stopadvisor.assessment.limits import Shares, counted_rows, labels_for
 from stopadvisor.assessment.settings import SettingsOverrides
+from stopadvisor.ground.arrays import IntArray
+from stopadvisor.ground.constants import MOST_TRUNCATED
 from stopadvisor.ground.errors import CalibrationError, ProbeError
 from stopadvisor.ground.fields import plain
-from stopadvisor.probes.grouping import in_groups_of
+from stopadvisor.probes.grouping import calibration_rows, in_groups_of, second_traces
 from stopadvisor.probes.outcomes import CalibrationQuestions, OpenQuestions, SealedQuestions
+from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.costs import CACHE_BLOCK
 from stopadvisor.rules.losses import LOSSES, LOST
 from stopadvisor.runs.access import (
@@ -30,16 +34,17 @@ from stopadvisor.runs.access import (
     unshown_questions,
 )
 from stopadvisor.runs.directory import PROBES, digest_of
-from stopadvisor.runs.look_log import Look, as_recorded, digests_of, read_log, record_shown
+from stopadvisor.runs.look_log import Look, digests_of, read_log, record_shown
 from stopadvisor.runs.prices import default_settings
 from stopadvisor.runs.sources import Part, Source, read_assessment
 from stopadvisor.runs.storage import lock_directory, lock_neighbours
 from stopadvisor.workload.questions import PARTS
 
 __all__ = [
-    "PlannedLook", "TakenLook", "deploy_request", "named_settings", "open_calibration",
-    "open_for_paper", "open_rows", "plan_look", "show_fit", "spent_in_fit", "take",
-    "without_shown_fit", "without_used",
+    "PlannedLook", "TakenLook", "check_categories", "check_questions", "counted_traces",
+    "deploy_request", "entering_rows", "named_settings", "open_calibration", "open_for_paper",
+    "open_rows", "plan_look", "planned_labels", "require_gold", "show_fit", "spent_in_fit", "take",
+    "unseen_rows", "without_shown_fit", "without_used",
 ]  # fmt: skip
 
 _FIT, _CALIBRATION = PARTS.index("fit"), PARTS.index("calibration")
@@ -53,12 +58,13 @@ def deploy_request(settings: Settings) -> dict[str, Any]:
 
 
 def named_settings(settings: Settings) -> dict[str, Any]:
-    """Settings as a look records them, without those on losses and traces that have the default.
+    """Settings as JSON values for a look; losses, traces and the like only if not the default.
 
     The constant ``cache_block`` is recorded because earlier looks have it: without it a request
     would not match its look in the log, and would spend delta again.
     """
-    named = asdict(settings) | {"weights": plain(settings.weights), "cache_block": CACHE_BLOCK}
+    also = [asdict(each) for each in settings.also]
+    named = vars(settings) | {"also": also, "cache_block": CACHE_BLOCK}
     for name, unsaid in (
         ("loss", LOST.name),
         ("also", ()),
@@ -67,7 +73,35 @@ def named_settings(settings: Settings) -> dict[str, Any]:
     ):
         if getattr(settings, name) == unsaid:
             del named[name]
-    return named
+    return dict(plain(named))
+
+
+def planned_labels(
+    source: Source, asked: Mapping[str, Any], wanted: int | None, *, fresh: bool
+) -> int | None:
+    """Number of labels to plan for: the one that the first look recorded, else `wanted`.
+
+    `asked` are the settings of the look, including the order of asking if labels are needed.  With
+    `fresh` other questions may be labelled, with another number.  CalibrationError if the number
+    differs from the one recorded before figures were shown.
+    """
+    log = read_log(source.folder)
+    here = log.at(digests_of(source.part("calibration").keys))
+    for look in reversed(log.looks):
+        is_same = all(look.asked.get(name) == value for name, value in asked.items())
+        if not is_same and (fresh or not look.opened or look not in here):
+            continue
+        planned: int | None = look.asked.get("sampled_labels")
+        if wanted in (None, planned):
+            return planned
+        if not fresh:
+            named = "no --labels" if planned is None else f"--labels {planned}"
+            raise CalibrationError(
+                f"look {look.number} at these questions named {named}, which settled which labels "
+                f"count before any of their figures was shown, got --labels {wanted}: pass --fresh "
+                "for questions that no look has used"
+            )
+    return wanted
 
 
 def _with_data(source: Source, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,6 +113,106 @@ def _with_data(source: Source, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 def _lines(source: Source, questions: SealedQuestions) -> set[str]:
     return {line for key in questions.keys for line in source.lines.get(key, ())}
+
+
+# --- Questions that a test counts -----------------------------------------------------------------
+
+
+def counted_traces(table: ProbeTable, settings: Settings) -> IntArray:
+    """Rows that a test counts, one question per group; shape (n_traces, n_questions).
+
+    Two traces if every question has two and some loss is 0 or 1; one for a drop alone, or if labels
+    are missing.  Raises as `second_traces`.
+    """
+    rows = calibration_rows(table)
+    counted = [each.counted for each in settings.guarantees]
+    labelled = table.graded_by == "gold" or not any(each.needs_gold for each in counted)
+    again = None
+    if labelled and any(each.is_binary for each in counted):
+        again = second_traces(table, rows)
+    return np.array([rows] if again is None else [rows, again])
+
+
+def entering_rows(calibration_table: ProbeTable, settings: Settings) -> IntArray:
+    """Rows that the test counts, as returned by `counted_traces`.
+
+    Raises CalibrationError if there is none, too many traces were cut off, or a category has too
+    few questions; also as `second_traces`.
+    """
+    rows = counted_traces(calibration_table, settings)
+    if not rows.size:
+        raise CalibrationError("no calibration questions: nothing can be certified")
+    truncated = float(calibration_table.truncated[rows].mean())
+    if truncated > MOST_TRUNCATED and not settings.allow_truncated:
+        raise CalibrationError(
+            f"{truncated:.1%} of the traces were cut off by max-think; certification allows "
+            f"{MOST_TRUNCATED:.0%} (a question cut off cannot be lost): raise --max-think, or "
+            "say --despite truncated"
+        )
+    check_categories(calibration_table.take(rows[0]), settings)
+    return rows
+
+
+def unseen_rows(choice: Choice, calibration_table: ProbeTable) -> IntArray:
+    """Return `entering_rows`; CalibrationError also if a question was used for fitting."""
+    fit = choice.fit.table
+    shared = {*fit.groups} & {*calibration_table.groups} | {*fit.keys} & {*calibration_table.keys}
+    if shared:
+        raise CalibrationError(
+            f"{len(shared)} calibration questions were used for fitting, e.g. {min(shared)!r}"
+        )
+    return entering_rows(calibration_table, choice.settings)
+
+
+def check_questions(choice: Choice, calibration_table: ProbeTable) -> IntArray:
+    """Return `unseen_rows` if every rule can be tested on them.
+
+    Raises CalibrationError as `unseen_rows`, and if a question lacks a probe or signal that a rule
+    needs.
+    """
+    rows = unseen_rows(choice, calibration_table)
+    for sequence in choice.sequences:
+        try:
+            view = sequence.scorer.view(calibration_table.take(rows.ravel()))
+            sequence.scorer.curve(view, sequence.thresholds)
+        except (ProbeError, CalibrationError) as error:
+            raise CalibrationError(
+                f"the {sequence.scorer.family} rule cannot be tested on these calibration "
+                f"questions: {error}"
+            ) from error
+    return rows
+
+
+def require_gold(settings: Settings, table: ProbeTable) -> None:
+    """Refuse a loss that needs gold if questions have none; reads no outcome."""
+    for each in settings.guarantees:
+        if each.counted.needs_gold and table.graded_by != "gold":
+            raise CalibrationError(
+                f"--loss {each.loss} needs gold for every question that certifies it, and some of "
+                "these have none: add gold to the workload and probe again with --regrade, or "
+                "certify --loss differs"
+            )
+
+
+def check_categories(questions: ProbeTable, settings: Settings) -> None:
+    """Refuse a category with fewer questions than its limit needs."""
+    for each in settings.guarantees:
+        if each.category is None:
+            continue
+        n = counted_rows(questions, each).size
+        known = sorted({name for name in questions.categories if name is not None})
+        if not n:
+            raise CalibrationError(
+                f"no calibration question is in category {each.category!r}; the categories are "
+                f"{', '.join(map(repr, known)) or 'none'}"
+            )
+        needed = labels_for(each, settings.delta, Shares())
+        if needed is not None and n < needed:
+            raise CalibrationError(
+                f"category {each.category!r} has {n} calibration questions, and "
+                f"{each.loss}={each.alpha:g} needs at least {needed}, none of them lost: no "
+                "calibration question was opened"
+            )
 
 
 # --- Looks of certificates ------------------------------------------------------------------------
@@ -212,7 +346,7 @@ def spent_in_fit(source: Source, asked: Mapping[str, Any]) -> Source:
 def _is_look(look: Look, view: Source, asked: Mapping[str, Any]) -> bool:
     """Whether a look made exactly this request of the calibration questions of a view."""
     keys = digests_of(view.part("calibration").keys)
-    return look.questions == keys and look.asked == as_recorded(_with_data(view, asked))
+    return look.questions == keys and look.asked == _with_data(view, asked)
 
 
 def _spent(source: Source, looks: Sequence[Look]) -> Source:

@@ -19,11 +19,13 @@ from stopadvisor.assessment.settings import large_alpha
 from stopadvisor.certification.calibration import Calibration, recalibrate, without_figures
 from stopadvisor.certification.certify import Certification, CertifyRequest
 from stopadvisor.certification.check_policy import check_kind
-from stopadvisor.certification.entering import counted_traces, entering_rows, require_gold
 from stopadvisor.certification.export import policy_terms
 from stopadvisor.certification.looks import (
+    counted_traces,
+    entering_rows,
     named_settings,
     plan_look,
+    require_gold,
     take,
     without_shown_fit,
     without_used,

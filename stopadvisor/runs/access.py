@@ -25,15 +25,7 @@ from stopadvisor.probes.outcomes import (
     SealedQuestions,
 )
 from stopadvisor.runs.directory import ARCHIVE, RunDirectory, archived_line, digest_of
-from stopadvisor.runs.look_log import (
-    Look,
-    as_recorded,
-    digests_of,
-    read_log,
-    timestamp,
-    write_look,
-    write_row,
-)
+from stopadvisor.runs.look_log import Look, digests_of, read_log, timestamp, write_look, write_row
 from stopadvisor.runs.sources import Source
 
 __all__ = [
@@ -198,7 +190,7 @@ def take_look(
         As `read_log`.
     """
     log, neighbours = read_log(folder), neighbours or NeighbourLooks()
-    keys, asked = tuple(sorted(set(questions))), as_recorded(asked)
+    keys = tuple(sorted(set(questions)))
     own = log.at(keys)
     tried = [_request(look) for look in own]
     next_door = {  # a copied log repeats looks of this run

@@ -29,7 +29,7 @@ from stopadvisor.runs.storage import (
 )
 
 __all__ = [
-    "LOOKS", "Look", "LookLog", "as_recorded", "digests_of", "read_log", "record_regraded",
+    "LOOKS", "Look", "LookLog", "digests_of", "read_log", "record_regraded",
     "record_result", "record_shown", "refuse_first_release", "timestamp", "write_look",
     "write_row",
 ]  # fmt: skip
@@ -80,11 +80,6 @@ def timestamp() -> str:
 def digests_of(keys: Iterable[str]) -> tuple[str, ...]:
     """Digests of questions, sorted and without duplicates."""
     return tuple(sorted({digest_of(key) for key in keys}))
-
-
-def as_recorded(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as they will be read back from JSON: tuples become lists."""
-    return dict(parse_json(json.dumps(dict(asked), allow_nan=False)))
 
 
 @dataclass(frozen=True)

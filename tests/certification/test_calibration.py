@@ -12,7 +12,7 @@ from scipy import stats
 from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.assessment.rated import SIMPLER_WITHIN, counted_labels, rank_of
 from stopadvisor.certification.calibration import Calibration, calibrate, recalibrate
-from stopadvisor.certification.entering import check_questions, require_gold
+from stopadvisor.certification.looks import check_questions, require_gold
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.grouping import calibration_rows, has_groups
 from stopadvisor.probes.outcomes import OpenQuestions

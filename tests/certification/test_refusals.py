@@ -13,7 +13,7 @@ from stopadvisor.assessment.choice import Choice, FitComparison, Settings, choos
 from stopadvisor.assessment.recommendation import Recommendation
 from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.certification.calibration import Counts, calibrate, certify_counts, without_figures
-from stopadvisor.certification.entering import advised_against, refused_beforehand
+from stopadvisor.certification.certify import advised_against, refused_beforehand
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.losses import Guarantee
 from stopadvisor.stats.bounds import NotCertified, labels_needed

@@ -13,7 +13,8 @@ from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.assessment.rated import fit_limit
 from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.certification.calibration import calibrate
-from stopadvisor.certification.entering import check_categories, refused_beforehand
+from stopadvisor.certification.certify import refused_beforehand
+from stopadvisor.certification.looks import check_categories
 from stopadvisor.certification.verification import Verification, fresh_questions, verify
 from stopadvisor.ground.errors import CalibrationError, PolicyError
 from stopadvisor.probes.outcomes import OpenQuestions

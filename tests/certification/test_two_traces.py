@@ -13,7 +13,7 @@ from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.assessment.limits import Shares, labels_for, most_of, pass_probability
 from stopadvisor.assessment.rated import Imitation
 from stopadvisor.certification.calibration import calibrate, counts_of
-from stopadvisor.certification.entering import counted_traces
+from stopadvisor.certification.looks import counted_traces
 from stopadvisor.certification.verification import fresh_questions, verify
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.policy.shown import certificate_of

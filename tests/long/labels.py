@@ -14,7 +14,8 @@ from functools import cache
 import numpy as np
 
 from stopadvisor.assessment.choice import Choice, Settings, choose
-from stopadvisor.certification.labelling import asking_plan, label_tests, to_choose_by
+from stopadvisor.certification.certify import to_choose_by
+from stopadvisor.certification.labelling import asking_plan, label_tests
 from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.probes.outcomes import FitQuestions, OpenQuestions
 from stopadvisor.rules.losses import LOST

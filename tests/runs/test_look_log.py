@@ -29,8 +29,8 @@ from stopadvisor.runs.look_log import (
 from stopadvisor.stats.bounds import max_losses
 from stopadvisor.stats.intervals import exact_interval
 
-ALPHA_10 = {"alpha": 0.1, "families": ("learned", "confidence")}
-ALPHA_15 = {"alpha": 0.15, "families": ("learned", "confidence")}
+ALPHA_10 = {"alpha": 0.1, "families": ["learned", "confidence"]}
+ALPHA_15 = {"alpha": 0.15, "families": ["learned", "confidence"]}
 
 
 def take_look(folder: Path, questions: Sequence[str], asked: Any, **options: Any) -> Look:
