@@ -145,7 +145,7 @@ def test_the_paper_protocol_equals_the_published_scripts(
 ) -> None:
     found = call.json("assess", ARCHIVES / f"{name}.npz", "--protocol", "paper")
     wanted = expected[name]
-    source = open_source(ARCHIVES / f"{name}.npz", root=tmp_path / "runs")
+    source = open_source(ARCHIVES / f"{name}.npz", folder=tmp_path / "results")
     setting = PaperSetting.build(open_all(source).with_reference("last-checkpoint"))
     calibration, test = paper_split(source.table.n_questions)
     sizes = {f: len(threshold_grid(s[calibration])) for f, s in setting.scores.items()}

@@ -48,7 +48,7 @@ from stopadvisor.probes.outcomes import CalibrationQuestions
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.families import rule_name
 from stopadvisor.runs.access import unsealed_rows
-from stopadvisor.runs.look_log import Look, record_result, timestamp
+from stopadvisor.runs.look_log import Look, record_result
 from stopadvisor.runs.prices import default_settings
 from stopadvisor.runs.sources import Source, considered_alpha, read_assessment
 from stopadvisor.stats.adaptive_labels import asking_order
@@ -152,9 +152,7 @@ def certify(source: Source, request: CertifyRequest) -> Certification:
         nothing = unsealed_rows(assessment.source, nobody).as_calibration()
         n = int(calibration_rows(plan.look.questions).size)
         calibration = Calibration(None, refusal, (), nothing, n)
-        created = timestamp() if source.manifest is None else source.manifest["created"]
-        policy = _policy(plan, calibration, None, created)
-        remarks = tuple(_remarks(assessment, ()))
+        policy, remarks = _policy(assessment, calibration, None), tuple(_remarks(assessment, ()))
         return Certification(choice.settings, calibration, None, policy, remarks, assessment)
     show_fit(assessment.source, "calibrate")
     taken = take(plan.look)
@@ -174,7 +172,7 @@ def certify(source: Source, request: CertifyRequest) -> Certification:
     look = record_result(source.folder, taken.look, certified=calibration.rule is not None)
     if not look.opened:
         calibration = without_figures(calibration, choice.settings, choice)
-    policy = _policy(plan, calibration, look, look.created)
+    policy = _policy(assessment, calibration, look)
     assessed = read_assessment(source.folder)
     changed = _why_another_rule(assessment, calibration, policy.family, assessed)
     remarks = tuple(_remarks(assessment, taken.remarks, policy, changed))
@@ -267,29 +265,21 @@ def _check_alpha(assessment: FitAssessment, *, allowed: bool) -> None:
     settings, accuracy = assessment.choice.settings, assessment.choice.full_accuracy
     if not settings.limits_accuracy or (allowed and settings.alpha < accuracy):
         return
+    said = large_alpha(settings.alpha, accuracy, "fit questions")
     if allowed:
-        show_fit(assessment.source, "calibrate")
-        raise CalibrationError(
+        said = (
             f"alpha must be below the full-thinking accuracy ({accuracy:.3f} on fit "
             f"questions), got {settings.alpha!r}: always being wrong would meet it"
         )
-    if said := large_alpha(settings.alpha, accuracy, "fit questions"):
+    if said is not None:
         show_fit(assessment.source, "calibrate")
         raise CalibrationError(said)
 
 
-def _policy(plan: _Plan, calibration: Calibration, look: Look | None, created: str) -> Policy:
-    assessment = plan.assessment
+def _policy(assessment: FitAssessment, calibration: Calibration, look: Look | None) -> Policy:
+    source, choice, shape = assessment.source, assessment.choice, assessment.profile
     return build_policy(
-        policy_terms(
-            assessment.source,
-            assessment.choice.settings,
-            assessment.choice.full_accuracy,
-            calibration,
-            assessment.profile,
-            look,
-            created=created,
-        )
+        policy_terms(source, choice.settings, choice.full_accuracy, calibration, shape, look)
     )
 
 

@@ -174,19 +174,18 @@ def policy_terms(
     calibration: Calibration,
     profile: Profile,
     look: Look | None,
-    *,
-    created: str | None = None,
 ) -> PolicyTerms:
     """Content of a policy, for `policy.build_policy`; without a rule it never stops.
 
     `full_accuracy` and `profile` describe the questions that the rule was chosen on.  Without a
-    look there is no rule.  `created`, in ISO 8601, defaults to the time of the look.
+    look there is no rule, and the policy is as old as the run; an archive's as of now.
     """
     table, tasks = source.table, set(source.table.tasks)
     ids = {}  # keys of questions and of their groups, as `verify` leaves out both
     for i, name in enumerate(PARTS):
         part = table.take(source.parts == i)
         ids[name] = tuple(sorted({*part.keys, *part.group_ids}))
+    began = timestamp() if source.manifest is None else source.manifest["created"]
     terms = PolicyTerms(
         schema=POLICY_SCHEMA,
         digest=NO_DIGEST,
@@ -201,8 +200,8 @@ def policy_terms(
         entropy_source=table.entropy_source,
         **_bound_to(source),
         serving=settings.serving,
-        # The time of the look: the same calibration gives the same digest.
-        created=created or (look.created if look else timestamp()),
+        # The time of the look or run: the same calibration gives the same digest.
+        created=began if look is None else look.created,
         versions={"stopadvisor": __version__, **versions_of(*_PACKAGES)},
         workload_sha256=source.workload_sha256,
         profile={

@@ -195,23 +195,20 @@ Headline = Callable[[Expected | None, str], str]
 
 def calibrated(
     found: Certification,
-    run: str,
+    source: Source,
     files: PolicyFiles,
     headline: Headline,
-    *,
-    source_policy: Path | None = None,
-    model: str | None = None,
+    source_policy: Path | None,
 ) -> CalibratedRun:
     """Build the result from a certification and the files of its policy.
 
-    `run` is the run's folder, `source_policy` the file that the rule came from, and `model` the
-    name or folder of the run's model.
+    `source_policy` is the file that the rule came from; None if it was chosen on this run.
     """
     settings, terms, calibration = found.settings, found.policy.terms, found.calibration
-    look, source, transfer = found.look, found.source, None
-    if source is not None:
-        origin = None if source.terms.model is None else source.terms.model.name
-        transfer = Transfer(TARGET_CALIBRATED, str(source_policy), source.digest, origin)
+    look, taken_from, transfer = found.look, found.source, None
+    if taken_from is not None:
+        model = None if taken_from.terms.model is None else taken_from.terms.model.name
+        transfer = Transfer(TARGET_CALIBRATED, str(source_policy), taken_from.digest, model)
     # A transfer chooses nothing on fit questions, so nothing was advised.
     names = "family", "schedule", "where", "fit_total_saving_pct"
     advised: dict[str, Any] = {f"advised_{name}": None for name in names}
@@ -236,7 +233,7 @@ def calibrated(
     if terms.kind == "stop" and terms.ladder is None:
         schedule = trigger_of(terms).positions
     return CalibratedRun(
-        run=run,
+        run=str(source.folder),
         alpha=settings.alpha,
         loss=None if settings.loss == LOST.name else settings.loss,
         asked=None if settings.is_lost else promise_of(settings.guarantees),
@@ -268,7 +265,7 @@ def calibrated(
         traces=None if calibration.traces == 1 else calibration.traces,
         transfer=transfer,
         **advised,
-        serve_with=server_words(terms, model),
+        serve_with=server_words(terms, source.model_to_serve),
     )
 
 
@@ -365,14 +362,7 @@ def issue(
             policy = load_policy(source_policy)
             found = certify_transfer(policy, str(source_policy), source, request)
         files = target.place(found.policy, found.settings.alpha, source.folder)
-        result = calibrated(
-            found,
-            str(source.folder),
-            files,
-            headline,
-            source_policy=source_policy,
-            model=source.model_to_serve,
-        )
+        result = calibrated(found, source, files, headline, source_policy)
         put(found.policy, files.policy, to_document(result), format=target.format)
         if target.key is not None:
             sign_policy(files.policy, target.key, digest=found.policy.digest)

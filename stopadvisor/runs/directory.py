@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +50,8 @@ __all__ = [
     "KeptThinking", "RunDirectory",
     "archived_line", "digest_of", "keep_thinking", "line_of", "read_thinking",
 ]  # fmt: skip
+
+_Record = TypeVar("_Record", ProbeRecord, ReplyRecord)
 
 MANIFEST = "manifest.json"
 CALIBRATION = "calibration.json"
@@ -209,9 +211,16 @@ class RunDirectory:
         ProbeError
             Any other line is broken, or a trace occurs twice.
         """
-        records: dict[tuple[str, int], ProbeRecord] = {}
+        return self._read(ProbeRecord)
+
+    def replies(self) -> list[ReplyRecord]:
+        """Every finished question of a ladder; reads and raises as `records`."""
+        return self._read(ReplyRecord)
+
+    def _read(self, kind: type[_Record]) -> list[_Record]:
+        records: dict[tuple[str, int], _Record] = {}
         for where, data in finished_objects(self.probes_path, "reading probes"):
-            record = ProbeRecord.from_dict(data, where)
+            record = kind.from_dict(data, where)
             name = record.id, record.sample
             if name in records:
                 raise ProbeError(
@@ -220,11 +229,6 @@ class RunDirectory:
                 )
             records[name] = record
         return [*records.values()]
-
-    def replies(self) -> list[ReplyRecord]:
-        """Every finished question of a ladder, in the order of the file."""
-        lines = finished_objects(self.probes_path, "reading probes")
-        return [ReplyRecord.from_dict(data, where) for where, data in lines]
 
     def all_records(self) -> Sequence[ProbeRecord | ReplyRecord]:
         """Every finished trace, or every finished question of a ladder."""

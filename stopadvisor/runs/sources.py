@@ -190,7 +190,6 @@ def model_as_given(folder: Path, model: str) -> str:
 def open_source(
     path: Path,
     *,
-    root: Path = _RUNS,
     seed: int | None = None,
     fractions: tuple[float, float, float] | None = None,
     folder: Path | None = None,
@@ -200,7 +199,7 @@ def open_source(
 
     A run's split was drawn when it began.  An archive's is drawn when it is first opened, by `seed`
     (default 0) and `fractions` (default `default_split`); its results folder is `folder`, or one
-    under `root`.  Callers that write nothing pass ``keep=False``, and none is made.
+    under ``runs/``.  Callers that write nothing pass ``keep=False``, and none is made.
 
     Raises
     ------
@@ -223,7 +222,7 @@ def open_source(
             "run from a workload"
         )
     digest = _sha256(path)
-    folder = folder or root / f"{path.stem}-archive-{digest[:8]}"
+    folder = folder or _RUNS / f"{path.stem}-archive-{digest[:8]}"
     note = folder / ARCHIVE
     if note.exists():
         source = _of_results_folder(folder)

@@ -24,7 +24,7 @@ from tests.schemas import check_valid
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Source:
     folder = tmp_path_factory.mktemp("archive")
-    return open_source(write_archive(folder / "raw.npz"), root=folder)
+    return open_source(write_archive(folder / "raw.npz"), folder=folder / "results")
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

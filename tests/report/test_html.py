@@ -125,7 +125,7 @@ def test_an_assessment_without_alpha_contradicts_no_calibration(
 
 
 def test_the_published_analysis_has_no_page(tmp_path: Path) -> None:
-    source = open_source(write_archive(tmp_path / "raw.npz"), root=tmp_path / "runs")
+    source = open_source(write_archive(tmp_path / "raw.npz"), folder=tmp_path / "results")
     save_assessment(source, assess_paper(source, alpha=0.2, delta=0.05), None)
     with pytest.raises(ProbeError, match="assessed by the paper's protocol, which has no page"):
         read_report(source.folder)

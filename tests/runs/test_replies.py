@@ -12,8 +12,9 @@ import pytest
 
 from stopadvisor.answers.grading import open_graders
 from stopadvisor.ground.constants import KNOWN_MARKERS
-from stopadvisor.ground.errors import GraderError, WorkloadError
+from stopadvisor.ground.errors import GraderError, ProbeError, WorkloadError
 from stopadvisor.ground.fields import plain
+from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.imported import write_replies
 from stopadvisor.runs.ladder import Ladder, Rung, ladder_of, read_ladder
 from stopadvisor.runs.prices import default_settings
@@ -153,6 +154,10 @@ def test_a_question_stands_once(tmp_path: Path) -> None:
     line = {"id": "q", "rungs": [reply("small", "1"), reply("large", "1")]}
     with pytest.raises(WorkloadError, match=r"it is in .*:1 too"):
         recorded(tmp_path / "r.jsonl", [line, line], TWO)
+    run = RunDirectory.load(run_of(tmp_path, [line], TWO).folder)
+    run.append(run.replies())
+    with pytest.raises(ProbeError, match=r"replies\.jsonl:2: question 'q' .* already on line 1"):
+        run.replies()
 
 
 def test_costs_are_those_of_each_rung_at_its_own_price(tmp_path: Path) -> None:

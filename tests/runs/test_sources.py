@@ -25,6 +25,12 @@ from tests.material import archive_arrays, make_run, write_archive
 from tests.populations import regraded
 
 
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results of archives go under `runs/` here."""
+    monkeypatch.chdir(tmp_path)
+
+
 def archive(folder: Path, seed: int = 0) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     return write_archive(folder / "raw.npz", **archive_arrays(40, seed=seed))
@@ -52,10 +58,10 @@ def test_second_traces_are_left_out_where_fit_questions_alone_have_them(tmp_path
 
 def test_an_archive_is_opened_and_its_split_noted(tmp_path: Path) -> None:
     path = archive(tmp_path / "data")
-    found = open_source(path, root=tmp_path / "runs")
+    found = open_source(path)
     assert found.is_archive
     assert (found.model, found.engine) == (None, None)
-    assert found.folder.parent == tmp_path / "runs"
+    assert found.folder.parent == Path("runs")
     note = json.loads((found.folder / ARCHIVE).read_text(encoding="utf-8"))
     assert note["split"] == {"seed": 0, "fractions": [0.4, 0.6, 0.0]}
     assert sum(found.counts().values()) == 40
@@ -63,31 +69,31 @@ def test_an_archive_is_opened_and_its_split_noted(tmp_path: Path) -> None:
 
 def test_the_split_is_a_pure_function_and_never_drawn_again(tmp_path: Path) -> None:
     path = archive(tmp_path / "data")
-    first = open_source(path, root=tmp_path / "runs", seed=3, fractions=(0.5, 0.5, 0.0))
-    again = open_source(path, root=tmp_path / "runs")
+    first = open_source(path, seed=3, fractions=(0.5, 0.5, 0.0))
+    again = open_source(path)
     by_folder = open_source(first.folder)
     for other in (again, by_folder):
         assert np.array_equal(first.parts, other.parts)
         assert (other.seed, other.fractions) == (3, (0.5, 0.5, 0.0))
     for change in ({"seed": 4}, {"fractions": (0.4, 0.4, 0.2)}):
         with pytest.raises(ProbeError, match="never drawn again"):
-            open_source(path, root=tmp_path / "runs", **change)
+            open_source(path, **change)
 
 
 def test_a_changed_archive_is_refused(tmp_path: Path) -> None:
     path = archive(tmp_path / "data")
-    found = open_source(path, root=tmp_path / "runs")
+    found = open_source(path)
     archive(tmp_path / "data", seed=1)
     with pytest.raises(ProbeError, match="gone or has changed"):
         open_source(found.folder)
-    other = open_source(path, root=tmp_path / "runs")
+    other = open_source(path)
     assert other.folder != found.folder
     with pytest.raises(ProbeError, match="gone or has changed"):
         open_source(path, folder=found.folder)
 
 
 def test_the_fingerprint_covers_the_labels_of_fit_and_calibration_alone(tmp_path: Path) -> None:
-    found = open_source(archive(tmp_path / "data"), root=tmp_path / "runs")
+    found = open_source(archive(tmp_path / "data"))
 
     def flipped(part: int) -> Any:
         rows = (found.parts == part)[:, None]
@@ -103,7 +109,7 @@ def test_the_fingerprint_covers_the_labels_of_fit_and_calibration_alone(tmp_path
 
 
 def test_answers_are_in_the_fingerprint_where_a_loss_compares_them(tmp_path: Path) -> None:
-    found = open_source(archive(tmp_path / "data"), root=tmp_path / "runs")
+    found = open_source(archive(tmp_path / "data"))
     table = found.table.unseal()
     codes = np.arange(table.n_questions)
     other = replace(found, table=regraded(table, natural_code=codes).sealed())
@@ -113,7 +119,7 @@ def test_answers_are_in_the_fingerprint_where_a_loss_compares_them(tmp_path: Pat
 
 
 def test_the_labels_have_a_hash_of_their_own(tmp_path: Path) -> None:
-    found = open_source(archive(tmp_path / "data"), root=tmp_path / "runs")
+    found = open_source(archive(tmp_path / "data"))
     table = found.table.unseal()
     for part, changes in ((0, True), (1, True), (2, False)):
         correct = np.where((found.parts == part)[:, None], ~table.correct, table.correct)
@@ -138,8 +144,7 @@ def test_a_run_is_opened_with_the_split_of_its_manifest(tmp_path: Path) -> None:
     assert found.table.reference == "natural"
 
 
-def test_the_newest_assessed_run_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_newest_assessed_run_is_taken() -> None:
     root = Path("runs")
     with pytest.raises(ProbeError, match="no assessed run under"):
         newest_source()
@@ -169,7 +174,7 @@ def test_anything_but_a_run_or_archive_is_refused(tmp_path: Path) -> None:
         open_source(tmp_path)
     (tmp_path / "x.npz").write_text("no archive", encoding="utf-8")
     with pytest.raises(ProbeError, match="not a readable"):
-        open_source(tmp_path / "x.npz", root=tmp_path / "runs")
+        open_source(tmp_path / "x.npz")
     assert not (tmp_path / "runs").exists()  # nothing was noted of it
 
 
@@ -183,7 +188,7 @@ def test_a_damaged_note_is_refused(tmp_path: Path, content: str) -> None:
 def test_a_results_folder_that_cannot_be_made_is_an_output_error(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file", encoding="utf-8")
     with pytest.raises(OutputError, match="cannot make"):
-        open_source(archive(tmp_path / "data"), root=tmp_path / "runs")
+        open_source(archive(tmp_path / "data"))
 
 
 @pytest.mark.parametrize(

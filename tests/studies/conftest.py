@@ -18,7 +18,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Archive:
 
     @cache
     def opened(name: str) -> Source:
-        return open_source(ARCHIVES / f"{name}.npz", root=root)
+        return open_source(ARCHIVES / f"{name}.npz", folder=root / name)
 
     return opened
 

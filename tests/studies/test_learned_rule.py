@@ -69,7 +69,7 @@ def test_classifiers_are_scikit_learns(tmp_path: Path) -> None:
     }
     np.savez(tmp_path / "part.npz", **data)
     data["thinking"] = np.minimum(data["think_lens"][:, None], data["budgets"])
-    found = study("classifiers")([open_source(tmp_path / "part.npz", root=tmp_path)], QUICK)
+    found = study("classifiers")([open_source(tmp_path / "part.npz", folder=tmp_path)], QUICK)
     models = {
         "logistic": LogisticRegression(C=1.0, max_iter=1000),
         "random-forest": RandomForestClassifier(n_estimators=100, max_depth=8, random_state=42),
