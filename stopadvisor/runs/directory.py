@@ -228,7 +228,7 @@ class RunDirectory:
                     f"is already on line {[*records].index(name) + 1}"
                 )
             records[name] = record
-        return [*records.values()]
+        return list(records.values())
 
     def all_records(self) -> Sequence[ProbeRecord | ReplyRecord]:
         """Every finished trace, or every finished question of a ladder."""
