@@ -16,9 +16,9 @@ from stopadvisor.policy.session import AskProbe, Ended, Session, Stop
 from stopadvisor.policy.stepper import Stepper, StopRule
 from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.probes.table import EMPTY_ANSWER, ProbeTable
-from stopadvisor.probes.trigger import MarkerTrigger, Trigger
+from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger, Trigger
 from stopadvisor.rules.features import LinearModel
-from stopadvisor.rules.schedules import GridSchedule, MarkerSchedule, Schedule
+from stopadvisor.rules.schedules import Schedule
 from stopadvisor.rules.scorer import Scorer
 from tests.policy_content import example_terms, trigger_content
 
@@ -98,11 +98,11 @@ def rule_of(
 ) -> StopRule:
     """The stepper's rule for a scorer and a threshold on the linear scale."""
     trigger: Trigger
-    if isinstance(schedule, GridSchedule):
-        trigger = schedule.trigger()
+    if isinstance(schedule, ListedTrigger):
+        trigger = schedule.as_stride()
     else:
-        assert isinstance(schedule, MarkerSchedule)
-        trigger = schedule.trigger([[0]])  # scores do not depend on ids
+        assert isinstance(schedule, MarkerTrigger)
+        trigger = replace(schedule, markers=((0,),))  # scores do not depend on ids
     no_model: dict[str, Any] = {"features": [], "mean": [], "scale": [], "coef": []}
     no_model["intercept"] = None
     terms = example_terms(
@@ -143,7 +143,7 @@ def replayed(
 ) -> list[list[float]]:
     """Scores at the live checkpoints among some columns, by a rule that never stops."""
     view = table.select(schedule)
-    rule = rule_of(GridSchedule(tuple(view.budgets.tolist())), family, model, math.inf)
+    rule = rule_of(ListedTrigger(tuple(view.budgets.tolist())), family, model, math.inf)
     return [[score for score, _ in walked(view, rule, i)] for i in range(view.n_questions)]
 
 

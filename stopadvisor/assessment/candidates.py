@@ -30,10 +30,11 @@ from stopadvisor.assessment.sequences import (
 from stopadvisor.ground.arrays import BoolArray, FloatArray
 from stopadvisor.ground.progress import tracked
 from stopadvisor.probes.rungs import Rungs, known_mean
+from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger
 from stopadvisor.rules.climb import RUNG_FEATURES, Climb, OnGiveUp, rung_features, rungs_of
 from stopadvisor.rules.families import FIXED_BUDGET, STOP_SCALARS
 from stopadvisor.rules.features import LinearModel
-from stopadvisor.rules.schedules import GridSchedule, MarkerSchedule, Schedule
+from stopadvisor.rules.schedules import Schedule, view_at
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.scores import fit_logistic
 
@@ -70,7 +71,7 @@ def last_resort(fit: FitData) -> int | None:
     table, positions = fit.table, fit.positions
     if table.reference == "last-checkpoint" or not positions:
         return None
-    view = GridSchedule(positions).view(table)
+    view = view_at(ListedTrigger(positions), table)
     lost = view.live & view.full_correct[:, None] & ~view.stop_correct
     after = np.flatnonzero(lost.any(axis=0))
     earliest = int(after[-1]) + 1 if after.size else 0
@@ -80,7 +81,7 @@ def last_resort(fit: FitData) -> int | None:
     return next((p for p in positions if p >= max(wanted, 1)), None)
 
 
-def grid_schedules(fit: FitData, stop_at: int | None = None) -> tuple[GridSchedule, ...]:
+def grid_schedules(fit: FitData, stop_at: int | None = None) -> tuple[ListedTrigger, ...]:
     """Strides over the positions that all questions share, with an early and a late start.
 
     Position 0, a probe before any thinking, is tried both with and without.
@@ -96,7 +97,7 @@ def grid_schedules(fit: FitData, stop_at: int | None = None) -> tuple[GridSchedu
     end: tuple[int, ...] = () if stop_at is None else (stop_at,)
     if table.reference == "last-checkpoint":
         end = shared[-1:]  # the reference's own answer
-    found: dict[GridSchedule, None] = {}
+    found: dict[ListedTrigger, None] = {}
     for stride in (base << k for k in range(_STRIDES)):
         every = inner[stride - 1 :: stride]
         starts = [every, [p for p in every if p >= late]]
@@ -107,11 +108,11 @@ def grid_schedules(fit: FitData, stop_at: int | None = None) -> tuple[GridSchedu
         for positions in starts:
             whole = tuple(dict.fromkeys((*positions, *end)))
             if whole:
-                found[GridSchedule(whole, stop_at)] = None
+                found[ListedTrigger(whole, stop_at)] = None
     return tuple(found)
 
 
-def marker_schedules(fit: FitData, stop_at: int | None = None) -> tuple[MarkerSchedule, ...]:
+def marker_schedules(fit: FitData, stop_at: int | None = None) -> tuple[MarkerTrigger, ...]:
     """Markers with a minimum gap; none if markers were not recorded.
 
     Only schedules whose probes were all made, on every question of every part.
@@ -124,7 +125,7 @@ def marker_schedules(fit: FitData, stop_at: int | None = None) -> tuple[MarkerSc
     counted = width if most is None else most
     if not counted:
         return ()
-    found = [MarkerSchedule(gap, counted, most, stop_at) for gap in _GAPS]
+    found = [MarkerTrigger((), gap, counted, most, stop_at) for gap in _GAPS]
     return tuple(schedule for schedule in found if fit.was_probed(schedule))
 
 
@@ -137,7 +138,7 @@ def candidates(
         return
     shared = fit.positions
     if FIXED_BUDGET in families and shared:
-        rule = score_scalar(fit, FIXED_BUDGET, GridSchedule(shared))
+        rule = score_scalar(fit, FIXED_BUDGET, ListedTrigger(shared))
         if rule is not None:
             yield sequence_of(fit, rule)
     stop_at = last_resort(fit)
@@ -148,19 +149,17 @@ def candidates(
     at_markers = [f for f in families if f in ("deer", "agreement-scaled")]
     schedules: list[Schedule] = [*on_grid, *marker_schedules(fit, stop_at)]
     for schedule in tracked("measuring rules", schedules):
-        if isinstance(schedule, MarkerSchedule):
+        if isinstance(schedule, MarkerTrigger):
             yield from _measured(fit, families, at_markers, schedule, FULL_FEATURES)
             continue
         known = [f for f in scalars if schedule not in late or f not in _FROM_THE_START]
         yield from _measured(fit, families, known, schedule, more)
 
 
-def _starts_late(schedule: GridSchedule, others: Sequence[GridSchedule]) -> bool:
+def _starts_late(schedule: ListedTrigger, others: Sequence[ListedTrigger]) -> bool:
     """Whether another schedule is this one plus earlier probes."""
-    return any(
-        len(o) > len(schedule) and o.positions[-len(schedule) :] == schedule.positions
-        for o in others
-    )
+    n = len(schedule.positions)
+    return any(len(o.positions) > n and o.positions[-n:] == schedule.positions for o in others)
 
 
 def _measured(

@@ -33,7 +33,7 @@ from stopadvisor.rules.climb import Climb
 from stopadvisor.rules.costs import Serving, Weights
 from stopadvisor.rules.families import AGREEMENT_FAMILIES, FIXED_BUDGET, display_threshold
 from stopadvisor.rules.outcomes import StackCost, serving_costs
-from stopadvisor.rules.schedules import GridSchedule, at_budget
+from stopadvisor.rules.schedules import at_budget
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.stats.bounds import unspent
 from stopadvisor.stats.intervals import Interval
@@ -334,4 +334,4 @@ def _asked_at(scorer: Scorer, threshold: float | None) -> tuple[tuple[int, ...] 
         return (int(threshold),), at_budget(int(threshold))
     if isinstance(schedule, Climb):
         return None, schedule.describe(threshold)
-    return schedule.positions if isinstance(schedule, GridSchedule) else None, schedule.describe()
+    return schedule.positions, schedule.describe()

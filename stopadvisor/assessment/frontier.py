@@ -19,8 +19,9 @@ from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.table import NO_PROBE
+from stopadvisor.probes.trigger import ListedTrigger
 from stopadvisor.rules.families import FIXED_BUDGET, display_threshold
-from stopadvisor.rules.schedules import GridSchedule, grid_view
+from stopadvisor.rules.schedules import grid_view
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.stats.bounds import StopCurve
 
@@ -132,7 +133,7 @@ def served_budget_frontier(fit: FitData) -> Frontier:
     questions share no probed position.
     """
     view = grid_view(fit.table)
-    rule = Scorer(FIXED_BUDGET, GridSchedule(tuple(view.budgets.tolist())), None)
+    rule = Scorer(FIXED_BUDGET, ListedTrigger(tuple(view.budgets.tolist())), None)
     cost = fit.costs(rule, view)  # (n_questions, n_probes + 1)
     costs = np.where(view.ended, cost[:, -1:], cost[:, :-1]).mean(axis=0)
     return Frontier(view.budgets.astype(np.float64), costs, view.correct_online.mean(axis=0))

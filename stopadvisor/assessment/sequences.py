@@ -27,7 +27,13 @@ from stopadvisor.rules.families import AGREEMENT_FAMILIES, FIXED_BUDGET, RUNG_FA
 from stopadvisor.rules.features import OPEN_FEATURES, LinearModel, feature_array
 from stopadvisor.rules.losses import Guarantee, Loss
 from stopadvisor.rules.outcomes import Outcome, measure
-from stopadvisor.rules.schedules import Schedule, commonly_probed, grid_positions, probed_markers
+from stopadvisor.rules.schedules import (
+    Schedule,
+    commonly_probed,
+    grid_positions,
+    probed_markers,
+    view_at,
+)
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.scores import fit_logistic, scalar_scores
 from stopadvisor.stats.bounds import StopCurve
@@ -140,7 +146,7 @@ class FitData:
         try:
             self.view(schedule)
             if self.others is not None:
-                schedule.view(self.others)
+                view_at(schedule, self.others)
         except ProbeError:
             return False
         return True
@@ -153,7 +159,7 @@ class FitData:
     def view(self, schedule: Schedule) -> FitQuestions:
         """Fit questions at the probes of a schedule; the same object each time."""
         if schedule not in self._views:
-            self._views[schedule] = schedule.view(self.table)
+            self._views[schedule] = view_at(schedule, self.table)
         return self._views[schedule]
 
     def costs(self, scorer: Scorer, view: GradedTable) -> FloatArray:

@@ -5,6 +5,7 @@ All refusals come before a look is recorded and an outcome read.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -24,12 +25,13 @@ from stopadvisor.ground.results import Shown
 from stopadvisor.policy.claims import CertificateTerms
 from stopadvisor.policy.evidence import SplitTerms
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy
-from stopadvisor.policy.probed_positions import check_probed
 from stopadvisor.policy.rung_policies import check_rungs
 from stopadvisor.policy.terms import PolicyTerms
 from stopadvisor.probes.outcomes import OpenQuestions
+from stopadvisor.probes.trigger import MarkerTrigger
 from stopadvisor.rules.costs import Serving, Weights
 from stopadvisor.rules.losses import DIFFERS
+from stopadvisor.rules.schedules import view_at
 from stopadvisor.runs.access import PolicyCheck, record_check
 from stopadvisor.runs.archives import names_questions
 from stopadvisor.runs.imported import IMPORTED
@@ -40,7 +42,7 @@ from stopadvisor.runs.sources import Source, read_assessment
 from stopadvisor.runs.storage import lock_directory
 from stopadvisor.workload.questions import PARTS
 
-__all__ = ["CheckRequest", "CheckedPolicy", "check_kind", "check_policy"]
+__all__ = ["CheckRequest", "CheckedPolicy", "check_kind", "check_policy", "check_probed"]
 
 
 @dataclass(frozen=True)
@@ -226,6 +228,24 @@ def check_kind(terms: PolicyTerms, source: Source) -> None:
             f"the policy was calibrated with the prompt template {short_repr(template)}, got "
             f"{short_repr(asked)}"
         )
+
+
+def check_probed(policy: Policy, file: str, source: Source) -> None:
+    """Refuse a run that was not probed where a policy probes; the error says how to probe it."""
+    trigger, manifest = policy.trigger, source.manifest
+    try:
+        view_at(trigger, source.table)
+        plan = {} if manifest is None else manifest["plan"]
+        markers = {*map(tuple, plan.get("markers", ()))}
+        if plan and isinstance(trigger, MarkerTrigger) and markers != {*trigger.markers}:
+            raise ProbeError(f"{source.folder} was probed at other markers")
+    except ProbeError as error:
+        problem = f"the policy probes {trigger.describe()}: {error}"
+        if manifest is not None and policy.terms.model is not None:
+            workload = shlex.quote(manifest["workload"]["path"])
+            command = f"stopadvisor probe {workload} --like {shlex.quote(file)}"
+            problem += f": `{command}` probes where the policy does"
+        raise PolicyError(problem) from error
 
 
 def _graded_alike(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:

@@ -52,7 +52,6 @@ from stopadvisor.rules.drift import drift_features
 from stopadvisor.rules.families import FIXED_BUDGET, display_threshold
 from stopadvisor.rules.losses import DIFFERS
 from stopadvisor.rules.outcomes import Outcome, measure, measure_rule
-from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.runs.access import open_test
 from stopadvisor.runs.imported import IMPORTED
@@ -343,12 +342,12 @@ def _where(rule: ExportedRule, source: Source) -> dict[str, Any]:
     if family == FIXED_BUDGET:
         stop = int(rule.threshold)
         trigger = ListedTrigger((stop,), stop)
-    elif isinstance(schedule, GridSchedule):
-        trigger = schedule.trigger()
+    elif isinstance(schedule, ListedTrigger):
+        trigger = schedule.as_stride()
     else:
         # A run from recorded answers has no markers in its plan.
         plan = {} if source.manifest is None else source.manifest["plan"]
-        trigger = schedule.trigger([list(ids) for ids in plan.get("markers", ())])
+        trigger = replace(schedule, markers=tuple(map(tuple, plan.get("markers", ()))))
     where, budgets = trigger_terms(trigger, family=family)
     return {"trigger": where, "budgets": budgets}
 

@@ -18,7 +18,7 @@ from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.settings import large_alpha
 from stopadvisor.certification.calibration import Calibration, recalibrate, without_figures
 from stopadvisor.certification.certify import Certification, CertifyRequest
-from stopadvisor.certification.check_policy import check_kind
+from stopadvisor.certification.check_policy import check_kind, check_probed
 from stopadvisor.certification.export import policy_terms
 from stopadvisor.certification.looks import (
     counted_traces,
@@ -33,11 +33,9 @@ from stopadvisor.certification.looks import (
 from stopadvisor.certification.verification import costing, questions_seen, scorer_of
 from stopadvisor.ground.errors import CalibrationError, PolicyError
 from stopadvisor.policy.frozen import Policy, build_policy
-from stopadvisor.policy.probed_positions import check_probed
 from stopadvisor.policy.terms import PolicyTerms, trigger_of
 from stopadvisor.probes.trajectories import profile, trajectory
 from stopadvisor.rules.families import FIXED_BUDGET
-from stopadvisor.rules.schedules import GridSchedule, schedule_of
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.runs.archives import names_questions
 from stopadvisor.runs.look_log import Look, record_result
@@ -66,8 +64,8 @@ def check_transfer(terms: PolicyTerms, target: Source) -> Scorer:
             "the policy has no testing order of its thresholds, so it cannot be calibrated again"
         )
     if table.reference == "last-checkpoint" and terms.family != FIXED_BUDGET:
-        last, schedule = int(table.budgets[-1]), schedule_of(trigger_of(terms))
-        if not isinstance(schedule, GridSchedule) or schedule.positions[-1] != last:
+        last, schedule = int(table.budgets[-1]), trigger_of(terms)
+        if schedule.positions is None or schedule.positions[-1] != last:
             raise PolicyError(
                 f"under the last-checkpoint reference the policy must probe at the target's last "
                 f"budget, {last}; it probes {schedule.describe()}"

@@ -6,7 +6,7 @@ checks that the probes come from the model that the policy is bound to.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -18,6 +18,7 @@ from stopadvisor.policy.terms import PolicyTerms, trigger_of
 from stopadvisor.probes.grouping import calibration_rows, in_groups_of, second_traces
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.probes.table import GradedBy, ProbeTable, Reference
+from stopadvisor.probes.trigger import ListedTrigger
 from stopadvisor.rules.climb import Climb
 from stopadvisor.rules.costs import PAPER_WEIGHTS, Costing, Serving, Weights
 from stopadvisor.rules.drift import Drift, drift_features, drift_names, feature_drift
@@ -25,7 +26,7 @@ from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.features import LOGPROB_FEATURES, LinearModel
 from stopadvisor.rules.losses import DIFFERS, LOSSES
 from stopadvisor.rules.outcomes import measure
-from stopadvisor.rules.schedules import GridSchedule, Schedule, grid_view, schedule_of
+from stopadvisor.rules.schedules import Schedule, grid_view
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.runs.archives import names_questions
 from stopadvisor.stats.intervals import exact_interval, paired_difference
@@ -158,11 +159,13 @@ def scorer_of(terms: PolicyTerms, table: ProbeTable, *, along_order: bool = Fals
         return _on(Scorer(terms.family, climb, None), table)
     if terms.family == FIXED_BUDGET and along_order:
         # Its thresholds are positions.
-        schedule: Schedule = GridSchedule(tuple(int(t) for t in reversed(terms.order)))
+        schedule: Schedule = ListedTrigger(tuple(int(t) for t in reversed(terms.order)))
     else:
-        schedule = schedule_of(trigger_of(terms))
-        if table.reference == "last-checkpoint" and isinstance(schedule, GridSchedule):
-            schedule = schedule.up_to(int(table.budgets[-1]))
+        schedule = trigger_of(terms)
+        if table.reference == "last-checkpoint" and isinstance(schedule, ListedTrigger):
+            last = int(table.budgets[-1])
+            if max(schedule.positions, default=-1) < last:
+                schedule = replace(schedule, positions=(*schedule.positions, last))
     return _on(Scorer(terms.family, schedule, _linear(terms)), table)
 
 

@@ -25,7 +25,7 @@ from stopadvisor.policy.terms import (
 )
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.losses import LOST
-from stopadvisor.rules.schedules import at_budget, schedule_of
+from stopadvisor.rules.schedules import at_budget
 from stopadvisor.workload.questions import PartCounts
 
 __all__ = [
@@ -60,7 +60,7 @@ def where_of(terms: PolicyTerms) -> str | None:
         return at_budget(int(terms.decision_threshold))
     if terms.ladder is not None:
         return terms.ladder.climb(terms.family).describe(terms.decision_threshold)
-    return schedule_of(trigger_of(terms)).describe()
+    return trigger_of(terms).describe()
 
 
 # --- In words -------------------------------------------------------------------------------------

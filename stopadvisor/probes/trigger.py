@@ -43,17 +43,6 @@ class ListedTrigger:
     needs_ids: ClassVar[bool] = False
     """Whether it needs token ids, not just their number."""
 
-    def __post_init__(self) -> None:
-        listed = self.positions
-        if any(first < 0 for first in listed[:1]) or any(a >= b for a, b in pairwise(listed)):
-            raise PolicyError(
-                f"budgets must be strictly increasing integers >= 0, got {list(listed)}"
-            )
-        if self.stop_at is not None and listed[-1:] != (self.stop_at,):
-            raise PolicyError(
-                f"stop_at must be the last budget of {list(listed)}, got {self.stop_at}"
-            )
-
     @property
     def kind(self) -> Literal["grid", "stride"]:
         """How the positions were given."""
@@ -68,6 +57,36 @@ class ListedTrigger:
         """Begin a trace."""
         return _ListedPositions(self.positions)
 
+    def as_stride(self) -> ListedTrigger:
+        """The same positions, told as a stride if they are one."""
+        # In a stride the gap before `stop_at` is not longer than the others.
+        every, last = self._step, self.positions[-1]
+        is_stride = every > 0 and last - self._before[-1] <= every and self.positions[0] > 0
+        return replace(self, every=every if is_stride else None)
+
+    @property
+    def _before(self) -> tuple[int, ...]:
+        """Positions at which the score decides."""
+        return self.positions if self.stop_at is None else self.positions[:-1]
+
+    @property
+    def _step(self) -> int:
+        """Distance between these positions; 0 if there is none, or several."""
+        steps = {after - before for before, after in pairwise(self._before)}
+        return steps.pop() if len(steps) == 1 else 0
+
+    def describe(self) -> str:
+        """Where it probes, in words."""
+        before = self._before
+        if self._step and len(before) > 3:
+            text = f"every {self._step} thinking tokens from {before[0]}"
+            text += "" if self.stop_at is not None else f" to {before[-1]}"
+        else:
+            text = f"at {', '.join(map(str, before))} thinking tokens" if before else ""
+        if self.stop_at is None:
+            return text
+        return f"{text}, stopping all at {self.stop_at}" if text else f"at {self.stop_at}"
+
 
 def stride(
     every: int, cap: int, first: int | None = None, stop_at: int | None = None
@@ -77,11 +96,9 @@ def stride(
     With `stop_at`, which replaces the cap, every trace is stopped there, on the stride or not.
     """
     first = every if first is None else first
-    last = cap if stop_at is None else stop_at
-    if every < 1 or first < 0 or last < 0:
-        raise PolicyError(f"a stride needs every >= 1, got {every}, {first} and {last}")
-    end = () if stop_at is None else (stop_at,)
-    return ListedTrigger((*range(first, last + (not end), every), *end), stop_at, every)
+    if stop_at is None:
+        return ListedTrigger(tuple(range(first, cap + 1, every)), None, every)
+    return ListedTrigger((*range(first, stop_at, every), stop_at), stop_at, every)
 
 
 @dataclass(frozen=True)
@@ -97,10 +114,10 @@ class MarkerTrigger:
     """
 
     markers: tuple[tuple[int, ...], ...]
-    """Token ids of each marker; the position is just before them.  Empty if only positions were
-    recorded: such a trigger can be replayed, but cannot serve."""
+    """Token ids of each marker; the position is just before them.  Empty where recorded positions
+    suffice, as while a rule is chosen: such a trigger can be replayed, but cannot serve."""
     min_gap: int
-    """A marker fewer tokens than this after the last probe is skipped."""
+    """A marker fewer tokens than this after the last probe, or the start, is skipped."""
     max_probes: int
     """Limit on the probes of a trace, not counting `stop_at`."""
     max_markers: int | None = None
@@ -112,17 +129,6 @@ class MarkerTrigger:
     positions: ClassVar[None] = None
     """Positions are not known before the trace."""
 
-    def __post_init__(self) -> None:
-        if not all(self.markers):
-            raise PolicyError(
-                f"markers must be sequences of at least one token id, got {self.markers!r}"
-            )
-        least = {"min_gap": 1, "max_probes": 1, "max_markers": 1, "stop_at": 0}
-        for name, number in least.items():
-            value = getattr(self, name)
-            if value is not None and value < number:
-                raise PolicyError(f"{name} must be at least {number}, got {value}")
-
     @property
     def most_probes(self) -> int:
         """Limit on the positions of a trace, including `stop_at`."""
@@ -133,6 +139,11 @@ class MarkerTrigger:
         if not self.markers:
             raise PolicyError(NO_MARKER_IDS)
         return _MarkerPositions(self)
+
+    def describe(self) -> str:
+        """Where it probes, in words."""
+        text = f"at markers at least {self.min_gap} thinking tokens apart"
+        return text if self.stop_at is None else f"{text}, stopping all at {self.stop_at}"
 
 
 Trigger = ListedTrigger | MarkerTrigger

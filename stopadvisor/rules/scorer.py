@@ -13,7 +13,7 @@ from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.costs import Asking, Costing, stopped_counts
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.features import LinearModel, feature_array
-from stopadvisor.rules.schedules import Schedule
+from stopadvisor.rules.schedules import Schedule, view_at
 from stopadvisor.rules.scores import scalar_scores
 from stopadvisor.stats.bounds import StopCurve
 
@@ -43,7 +43,7 @@ class Scorer:
 
     def view(self, table: Table) -> Table:
         """The table at this rule's probes and no others."""
-        return self.schedule.view(table)
+        return view_at(self.schedule, table)
 
     def decides(self, view: ProbeTable) -> BoolArray:
         """Whether the score decides: at live probes before `stop_at`, (n_questions, n_probes)."""

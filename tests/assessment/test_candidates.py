@@ -19,8 +19,9 @@ from stopadvisor.assessment.settings import Settings
 from stopadvisor.ground.arrays import IntArray
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.table import NO_PROBE
+from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger
 from stopadvisor.rules.families import FIXED_BUDGET, STOP_SCALARS
-from stopadvisor.rules.schedules import GridSchedule, MarkerSchedule
+from stopadvisor.rules.schedules import view_at
 from tests.populations import POPULATIONS, KnownPopulation, regraded
 
 FREE_FORM = POPULATIONS[3]
@@ -122,7 +123,7 @@ def test_grid_schedules_are_strides_over_shared_positions(
         steps = set(np.diff([p for p in positions if p > 0]).tolist())
         assert steps <= {100, 200, 400}
         assert len(steps) <= 1
-        schedule.view(table)  # every probe was made
+        view_at(schedule, table)  # every probe was made
 
 
 def test_a_late_start_leaves_out_what_nearly_all_traces_pass() -> None:
@@ -155,9 +156,10 @@ def test_a_short_grid_is_tried_from_both_ends_with_and_without_its_beginning() -
 def test_many_positions_are_thinned() -> None:
     table = on_budgets(tuple(range(10, 3000, 10)))
     longest = replace(table, trace_tokens=np.full(30, 5000))
-    steps = {s.positions[1] - s.positions[0] for s in grid_schedules(data(longest)) if len(s) > 1}
+    found = [schedule.positions for schedule in grid_schedules(data(longest))]
+    steps = {at[1] - at[0] for at in found if len(at) > 1}
     assert steps == {40, 80, 160}  # 299 positions: every fourth of them leaves 74
-    assert max(map(len, grid_schedules(data(longest)))) <= 128
+    assert max(map(len, found)) <= 128
 
 
 def test_markers_are_used_as_far_as_everybody_was_probed_there() -> None:
@@ -173,7 +175,7 @@ def test_markers_are_used_as_far_as_everybody_was_probed_there() -> None:
     assert {(s.max_markers, s.max_probes) for s in few} == {(3, 3)}
     assert marker_schedules(data(with_markers(table, counted=0))) == ()
     for schedule in (*found, *few):
-        schedule.view(every)
+        view_at(schedule, every)
 
 
 def test_a_last_resort_that_was_not_probed_is_none_at_markers() -> None:
@@ -193,7 +195,7 @@ def test_no_rule_probes_where_a_question_of_another_part_was_not() -> None:
     fit = FitData.build(table.as_fit(), Settings(), missing.observations)
     assert set(alone.positions) - set(fit.positions) == {BUDGETS[2]}
     for schedule in grid_schedules(fit, last_resort(fit)):
-        schedule.view(missing)
+        view_at(schedule, missing)
     assert all(map(fit.was_probed, marker_schedules(fit)))
     marked = with_markers(draw(40, 3), counted=3)
     few = FitData.build(table.as_fit(), Settings(), marked.observations)
@@ -217,14 +219,14 @@ def test_every_family_is_tried_where_it_suits() -> None:
     families = ("learned", "learned-keeps", *STOP_SCALARS, FIXED_BUDGET)
     found = by_family(table, families)
     assert set(found) == set(families) - {"deer"}
-    assert found[FIXED_BUDGET] == [GridSchedule(BUDGETS)]
+    assert found[FIXED_BUDGET] == [ListedTrigger(BUDGETS)]
     assert found["confidence"] == list(on_grid)
     assert found["learned"] == [s for s in on_grid for _ in range(2)]  # few features, and all
     late = [
         s
         for s in on_grid
         if any(
-            set(s.positions) < set(o.positions) and o.positions[-len(s) :] == s.positions
+            set(s.positions) < set(o.positions) and o.positions[-s.most_probes :] == s.positions
             for o in on_grid
         )
     ]
@@ -243,7 +245,7 @@ def test_at_markers_confidence_agreement_and_learned_rules_are_tried() -> None:
     families = ("learned", *STOP_SCALARS, FIXED_BUDGET)
     found = by_family(table, families)
     at_markers = {
-        family: sum(isinstance(s, MarkerSchedule) for s in schedules)
+        family: sum(isinstance(s, MarkerTrigger) for s in schedules)
         for family, schedules in found.items()
     }
     assert at_markers["deer"] == len(found["deer"]) == 3
@@ -270,7 +272,7 @@ def test_without_a_common_position_there_are_markers_alone() -> None:
     )
     found = by_family(own, ("deer", "confidence", FIXED_BUDGET))
     assert set(found) == {"deer"}
-    assert all(isinstance(schedule, MarkerSchedule) for schedule in found["deer"])
+    assert all(isinstance(schedule, MarkerTrigger) for schedule in found["deer"])
 
 
 def test_a_question_that_is_always_right_needs_no_thinking() -> None:

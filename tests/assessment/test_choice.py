@@ -28,9 +28,9 @@ from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.ground.errors import CalibrationError, ProbeError
 from stopadvisor.probes.outcomes import FitQuestions, OpenQuestions
 from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.trigger import ListedTrigger
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.losses import Guarantee
-from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.stats.bounds import max_losses, unspent
 from tests.populations import POPULATIONS, regraded, renamed
 
@@ -189,7 +189,7 @@ def test_points_are_the_best_of_each_kind_measured_where_calibration_could_stop(
             assert point.schedule == (budget,)
             assert point.where == f"at {budget} thinking tokens, without a probe before"
         else:
-            assert isinstance(scorer.schedule, GridSchedule)
+            assert isinstance(scorer.schedule, ListedTrigger)
             assert point.schedule == scorer.schedule.positions
             assert point.where == scorer.schedule.describe()
 

@@ -24,9 +24,9 @@ from stopadvisor.assessment.sequences import FitData
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.paper.protocol import first_stops
 from stopadvisor.probes.outcomes import OpenQuestions
+from stopadvisor.probes.trigger import ListedTrigger
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.outcomes import measure
-from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.runs.sources import open_source
 from tests.material import make_run
 from tests.populations import sequence
@@ -102,7 +102,7 @@ def test_chain_frontier_is_what_each_rule_is_measured_to_do(
 ) -> None:
     fit = _fit(table.with_reference(reference))  # type: ignore[arg-type]
     positions = tuple(table.budgets[[0, 3, table.n_checkpoints - 1]].tolist())
-    rule = sequence(fit, family, GridSchedule(positions))
+    rule = sequence(fit, family, ListedTrigger(positions))
     found = sequence_frontier(rule)
     costs = fit.costs(rule.scorer, rule.view)
     for k in (0, rule.thresholds.size // 2, rule.thresholds.size - 1):

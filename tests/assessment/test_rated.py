@@ -14,8 +14,8 @@ from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.probes.outcomes import OpenQuestions
+from stopadvisor.probes.trigger import ListedTrigger
 from stopadvisor.rules.losses import LOST
-from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.stats.bounds import max_losses
 from stopadvisor.stats.intervals import Interval, resample_counts
 from tests.populations import POPULATIONS, fit_data, renamed
@@ -30,7 +30,7 @@ def draw(n: int, seed: int) -> OpenQuestions:
 
 
 def confidence(fit: FitData) -> ThresholdSequence:
-    return scored(fit, "confidence", GridSchedule(MIXED.budgets))
+    return scored(fit, "confidence", ListedTrigger(MIXED.budgets))
 
 
 def expected(
@@ -129,7 +129,7 @@ def fit() -> FitData:
 
 @pytest.fixture(scope="module")
 def sequence(fit: FitData) -> ThresholdSequence:
-    return scored(fit, "confidence", GridSchedule(CLEAR.budgets))
+    return scored(fit, "confidence", ListedTrigger(CLEAR.budgets))
 
 
 def most(limit: float) -> FitLimits:
@@ -201,7 +201,7 @@ def test_the_noise_of_choosing_is_half_the_distance_between_quartiles(
     fit: FitData, sequence: ThresholdSequence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stopadvisor.assessment.rated._RESAMPLES", RESAMPLES)
-    other = scored(fit, "entropy", GridSchedule(CLEAR.budgets))
+    other = scored(fit, "entropy", ListedTrigger(CLEAR.budgets))
     ahead = []
     for drawn in resample_counts(N, RESAMPLES, rng=np.random.default_rng(N)):
         savings = []

@@ -21,10 +21,10 @@ from stopadvisor.assessment.sequences import ScoredRule, ThresholdSequence
 from stopadvisor.paper.analysis import recommend_paper
 from stopadvisor.paper.protocol import MatchedRisk, PaperRule
 from stopadvisor.probes.trajectories import Profile, profile
+from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.features import LinearModel
 from stopadvisor.rules.outcomes import BlindStopping
-from stopadvisor.rules.schedules import GridSchedule, MarkerSchedule
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.stats.intervals import Interval
 
@@ -44,7 +44,7 @@ def shape(predicted: str) -> Profile:
     return found
 
 
-GRID = GridSchedule((0, 128))
+GRID = ListedTrigger((0, 128))
 FIT: Any = SimpleNamespace(table=SimpleNamespace(n_questions=100, full_correct=np.arange(100) < 80))
 
 
@@ -253,7 +253,7 @@ def test_why_a_rule_is_taken_is_said_as_it_is(
 
 def test_a_rule_at_markers_has_no_budgets() -> None:
     found = choice("scalar")
-    schedule, where = _asked_at(Scorer("deer", MarkerSchedule(64, 32), None), 0.9)
+    schedule, where = _asked_at(Scorer("deer", MarkerTrigger((), 64, 32), None), 0.9)
     at_markers = replace(point("deer"), schedule=schedule, where=where)
     advice = recommend(
         shape("scalar"),

@@ -25,10 +25,11 @@ from stopadvisor.assessment.sequences import (
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.grouping import group_numbers
 from stopadvisor.probes.outcomes import OpenQuestions
+from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger
 from stopadvisor.rules.costs import PAPER_WEIGHTS, full_counts, stopped_counts
 from stopadvisor.rules.families import AGREEMENT_FAMILIES, FIXED_BUDGET, SCALAR_FAMILIES
 from stopadvisor.rules.losses import LOST, Guarantee
-from stopadvisor.rules.schedules import GridSchedule, MarkerSchedule, Schedule
+from stopadvisor.rules.schedules import Schedule
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.scores import fit_logistic
 from stopadvisor.stats.bounds import StopCurve
@@ -40,12 +41,12 @@ FREE_FORM = POPULATIONS[3]
 LEARNED = ("learned", "learned-keeps")
 FAMILIES = (*LEARNED, *SCALAR_FAMILIES, *AGREEMENT_FAMILIES)
 BUDGETS = FREE_FORM.budgets
-EVERY = GridSchedule(BUDGETS)
+EVERY = ListedTrigger(BUDGETS)
 
 
-def at(*columns: int, stop_at: int | None = None) -> GridSchedule:
+def at(*columns: int, stop_at: int | None = None) -> ListedTrigger:
     """The schedule of some of the budgets."""
-    return GridSchedule(tuple(BUDGETS[c] for c in columns), stop_at)
+    return ListedTrigger(tuple(BUDGETS[c] for c in columns), stop_at)
 
 
 def draw(n: int, seed: int) -> OpenQuestions:
@@ -119,7 +120,7 @@ def check_sums(table: OpenQuestions, found: ThresholdSequence) -> None:
     "schedule", [EVERY, at(1, 4, 9), at(1, 4, 7, stop_at=BUDGETS[7])], ids=["all", "some", "ending"]
 )
 def test_losses_and_costs_are_sums_over_out_of_fold_stops(
-    family: str, schedule: GridSchedule
+    family: str, schedule: ListedTrigger
 ) -> None:
     table = draw(220, 2)
     fit = fit_data(table)
@@ -130,7 +131,7 @@ def test_losses_and_costs_are_sums_over_out_of_fold_stops(
 @pytest.mark.parametrize("family", ["deer", "agreement-scaled", "learned"])
 def test_losses_and_costs_at_markers(family: str) -> None:
     table = with_markers(draw(150, 3), 4)
-    found = sequence(fit_data(table), family, MarkerSchedule(20, 4))
+    found = sequence(fit_data(table), family, MarkerTrigger((), 20, 4))
     assert not found.view.is_grid
     check_sums(table, found)
 
@@ -216,7 +217,7 @@ def test_every_question_counts_the_same_however_often_it_is_probed() -> None:
     assert sums[live.any(axis=1)] == pytest.approx(n_rows / live.any(axis=1).sum())
 
 
-AT_MARKERS = MarkerSchedule(20, 4)
+AT_MARKERS = MarkerTrigger((), 20, 4)
 
 
 @pytest.mark.parametrize(

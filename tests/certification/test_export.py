@@ -22,11 +22,11 @@ from stopadvisor.policy.terms import PolicyTerms, trigger_of
 from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.probes.outcomes import CalibrationQuestions, OpenQuestions
 from stopadvisor.probes.trajectories import profile, trajectory
+from stopadvisor.probes.trigger import ListedTrigger
 from stopadvisor.rules.costs import PAPER_WEIGHTS, full_counts
 from stopadvisor.rules.drift import drift_features
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.outcomes import measure_rule
-from stopadvisor.rules.schedules import GridSchedule, schedule_of
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.bounds import upper_limit
 from stopadvisor.stats.intervals import saving_band
@@ -45,7 +45,7 @@ def source() -> Source:
     return drawn_source(MIXED, 400, "source")
 
 
-def calibrated(source: Source, family: str, schedule: GridSchedule) -> Calibration:
+def calibrated(source: Source, family: str, schedule: ListedTrigger) -> Calibration:
     """Calibration of one family on one schedule, whatever is the best."""
     choice = choose(source.part("fit"), source.counts()["calibration"], SETTINGS)
     alone = replace(choice, sequences=(sequence(choice.fit, family, schedule),))
@@ -65,14 +65,14 @@ def terms_of(source: Source, calibration: Calibration) -> PolicyTerms:
 @pytest.mark.parametrize(
     ("family", "schedule", "kind", "budgets"),
     [
-        ("confidence", GridSchedule((0, *BUDGETS[3:6])), "grid", [0, *BUDGETS[3:6]]),
-        ("learned", GridSchedule((128, 256, 384, 512)), "stride", []),
-        ("agreement", GridSchedule((128, 256, 384, 1024), 1024), "grid", [128, 256, 384, 1024]),
-        (FIXED_BUDGET, GridSchedule(BUDGETS), "none", []),
+        ("confidence", ListedTrigger((0, *BUDGETS[3:6])), "grid", [0, *BUDGETS[3:6]]),
+        ("learned", ListedTrigger((128, 256, 384, 512)), "stride", []),
+        ("agreement", ListedTrigger((128, 256, 384, 1024), 1024), "grid", [128, 256, 384, 1024]),
+        (FIXED_BUDGET, ListedTrigger(BUDGETS), "none", []),
     ],
 )
 def test_the_content_stops_where_the_rule_does(
-    source: Source, family: str, schedule: GridSchedule, kind: str, budgets: list[int]
+    source: Source, family: str, schedule: ListedTrigger, kind: str, budgets: list[int]
 ) -> None:
     found = calibrated(source, family, schedule)
     terms = terms_of(source, found)
@@ -85,20 +85,19 @@ def test_the_content_stops_where_the_rule_does(
     policy = scorer_of(terms, fresh)
     if family == FIXED_BUDGET:
         stop = int(rule.threshold)
-        assert schedule_of(trigger_of(terms)) == GridSchedule((stop,), stop)
+        assert trigger_of(terms) == ListedTrigger((stop,), stop)
         assert where_of(terms) == f"at {stop} thinking tokens, without a probe before"
         assert policy.asking.before is False
     else:
-        assert schedule_of(trigger_of(terms)) == schedule
-        assert policy == rule.scorer
+        assert trigger_of(terms) == schedule.as_stride()
+        assert policy == replace(rule.scorer, schedule=schedule.as_stride())
     positions = [
         [
-            scorer.view(fresh).budgets.tolist()[stop] if stop < len(scorer.schedule) else None
-            for stop in scorer.curve(scorer.view(fresh), np.array([rule.threshold]))
-            .stops(0)
-            .tolist()
+            view.budgets.tolist()[stop] if stop < view.n_checkpoints else None
+            for stop in scorer.stops(view, rule.threshold).tolist()
         ]
         for scorer in (policy, rule.scorer)
+        for view in (scorer.view(fresh),)
     ]
     assert positions[0] == positions[1]
     assert terms.order == tuple(rule.order.tolist())
@@ -126,7 +125,7 @@ def test_a_policy_says_that_its_claim_is_of_groups() -> None:
 
 def test_without_a_test_part_nothing_is_said_of_one(source: Source) -> None:
     alone = replace(source, parts=np.where(source.parts == 2, 1, source.parts))
-    found = calibrated(alone, "confidence", GridSchedule(BUDGETS))
+    found = calibrated(alone, "confidence", ListedTrigger(BUDGETS))
     told = terms_of(alone, found).expected
     assert told is not None
     assert told.calibration_n == alone.counts()["calibration"]
@@ -193,7 +192,7 @@ def test_traces_of_one_group_are_drawn_together(rule: ExportedRule) -> None:
 def test_of_many_questions_evenly_spaced_ones_are_stored(
     source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = calibrated(source, "confidence", GridSchedule(BUDGETS))
+    found = calibrated(source, "confidence", ListedTrigger(BUDGETS))
     entered = found.first
     assert found.rule is not None
     every = drift_features(found.rule.scorer, entered)

@@ -25,7 +25,6 @@ from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.trigger import ListedTrigger
 from stopadvisor.rules.costs import Weights
 from stopadvisor.rules.families import FIXED_BUDGET
-from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.bounds import max_losses
 from stopadvisor.stats.intervals import exact_interval, paired_difference
@@ -170,7 +169,7 @@ def test_stops_are_those_of_the_stepper(family: str) -> None:
     content = of_family(family, (0, 256, 640, 1024))
     table = fresh_table(80, 3)
     scorer = scorer_of(terms_of(content), table)
-    assert scorer.schedule == GridSchedule((0, 256, 640, 1024))
+    assert scorer.schedule == ListedTrigger((0, 256, 640, 1024))
     online = stops(table, scorer, content["decision_threshold"])
     columns = (0, 3, 6, 8)
     right = [
@@ -342,9 +341,9 @@ def test_a_fixed_budget_stops_at_its_threshold_and_is_looked_at_along_its_order(
     column = table.budgets.tolist().index(640)
     found = check(content, table)
     assert found.accuracy == table.correct_online[:, column].mean()
-    assert scorer_of(terms_of(content), table).schedule == GridSchedule((640,), 640)
+    assert scorer_of(terms_of(content), table).schedule == ListedTrigger((640,), 640)
     along = scorer_of(terms_of(content), table, along_order=True)
-    assert along.schedule == GridSchedule((256, 640, 1024))
+    assert along.schedule == ListedTrigger((256, 640, 1024))
     stopped = along.curve(along.view(table), np.array(content["order"]))
     for index, budget in enumerate((1024, 640, 256)):
         goes_on = table.trace_tokens > budget

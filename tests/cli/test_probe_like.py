@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from stopadvisor.certification.check_policy import check_probed
 from stopadvisor.cli.main import main
 from stopadvisor.engines.engine_settings import EngineSettings
 from stopadvisor.engines.openai import open_servers
 from stopadvisor.ground.errors import ModelError
 from stopadvisor.policy.frozen import load_policy, save_policy
-from stopadvisor.policy.probed_positions import check_probed
 from stopadvisor.policy.requests import policy_plan
 from stopadvisor.probes.trigger import MarkerTrigger, Trigger, at_trigger, probed_positions, stride
 from stopadvisor.runs.directory import RunDirectory
@@ -140,7 +140,7 @@ def test_other_budgets_are_refused_with_the_command_that_probes_the_right_ones(
     err = call.refused(*words)
     workload = tmp_path / "other-sums.jsonl"
     assert f"`stopadvisor probe {workload} --like policy.joblib`" in err
-    assert "thinking tokens, other does not there; its budgets are 5 and 100" in err
+    assert "was not probed at" in err
     assert not Path("other/looks.jsonl").exists()
 
 

@@ -16,9 +16,10 @@ from stopadvisor.assessment.choice import Settings, choose
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence, sequence_of
 from stopadvisor.ground.arrays import FloatArray, IntArray
 from stopadvisor.probes.outcomes import OpenQuestions
+from stopadvisor.probes.trigger import ListedTrigger
 from stopadvisor.rules.families import SCALAR_FAMILIES
 from stopadvisor.rules.losses import LOST
-from stopadvisor.rules.schedules import GridSchedule, Schedule
+from stopadvisor.rules.schedules import Schedule
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.stats.bounds import last_passed, max_losses
 from tests.long.coverage import DELTA, Check, Found, Truth, rare, seeded, settings_of
@@ -127,7 +128,7 @@ def best_of_ten_splits(fit_sets: int, calibrations: int, truth: int) -> Found:
     """Ten split seeds over the same questions; the split that saves most is kept."""
     n = bad = 0
     alpha, population = 0.10, SMALL
-    schedule = GridSchedule(population.budgets)
+    schedule = ListedTrigger(population.budgets)
     size = population.n_fit + population.n_calibration
     most = max_losses(population.n_calibration, alpha, DELTA)
     table = population.draw(truth, seeded(population, alpha, 51))

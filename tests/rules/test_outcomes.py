@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.table import Reference
+from stopadvisor.probes.trigger import ListedTrigger
 from stopadvisor.rules import costs
 from stopadvisor.rules.costs import (
     MONEY,
@@ -33,13 +34,12 @@ from stopadvisor.rules.outcomes import (
     measure_rule,
     serving_costs,
 )
-from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.rules.scorer import Scorer
 from tests.populations import UNSOLVED
 from tests.rules.test_costs import cases, is_asked, one_question, places, serve
 
 COLUMNS = (0, 3, 6)
-SCORER = Scorer("confidence", GridSchedule(tuple(UNSOLVED.budgets[c] for c in COLUMNS)), None)
+SCORER = Scorer("confidence", ListedTrigger(tuple(UNSOLVED.budgets[c] for c in COLUMNS)), None)
 
 
 def drawn(n: int, seed: int) -> OpenQuestions:

@@ -15,16 +15,8 @@ from stopadvisor.policy.consistency import check_trigger
 from stopadvisor.policy.terms import trigger_of
 from stopadvisor.probes.outcomes import OpenQuestions, make_table
 from stopadvisor.probes.table import NO_PROBE
-from stopadvisor.probes.trigger import ListedTrigger, Trigger, stride
-from stopadvisor.rules.schedules import (
-    GridSchedule,
-    MarkerSchedule,
-    Schedule,
-    grid_positions,
-    grid_view,
-    probed_markers,
-    schedule_of,
-)
+from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger, Trigger, stride
+from stopadvisor.rules.schedules import grid_positions, grid_view, probed_markers, view_at
 from stopadvisor.rules.scorer import Scorer
 from tests.policy_content import example_terms, trigger_content
 from tests.populations import FREE_FORM
@@ -88,7 +80,7 @@ def test_a_grid_view_holds_each_questions_probes_there(data: st.DataObject) -> N
         sorted({p for p in wanted if p < t} | own) for t, own in zip(trace, more, strict=True)
     ]
     table = table_of(probes, trace)
-    view = GridSchedule(tuple(wanted)).view(table)
+    view = view_at(ListedTrigger(tuple(wanted)), table)
     assert view.is_grid
     assert view.budgets.tolist() == wanted
     check_view(table, view, [[p for p in wanted if p < t] for t in trace])
@@ -99,9 +91,9 @@ def test_a_grid_view_holds_each_questions_probes_there(data: st.DataObject) -> N
 def test_of_a_grid_it_is_some_of_the_columns() -> None:
     table = FREE_FORM.draw(20, np.random.default_rng(0))
     budgets = table.budgets.tolist()
-    whole = GridSchedule(tuple(budgets)).view(table)
+    whole = view_at(ListedTrigger(tuple(budgets)), table)
     assert whole is table
-    part = GridSchedule((budgets[1], budgets[4])).view(table)
+    part = view_at(ListedTrigger((budgets[1], budgets[4])), table)
     assert np.array_equal(part.mean_logprob, table.mean_logprob[:, [1, 4]])
     assert np.array_equal(part.correct, table.correct[:, [1, 4]])
 
@@ -109,10 +101,10 @@ def test_of_a_grid_it_is_some_of_the_columns() -> None:
 def test_a_missing_probe_names_its_question() -> None:
     table = table_of([[0, 10, 20], [0, 20]], [30, 30])
     with pytest.raises(ProbeError, match="question '1' was not probed at 10 thinking tokens"):
-        GridSchedule((0, 10)).view(table)
-    GridSchedule((0, 20)).view(table)
+        view_at(ListedTrigger((0, 10)), table)
+    view_at(ListedTrigger((0, 20)), table)
     short = replace(table, trace_tokens=np.array([30, 10]))  # over by then: no probe is missed
-    assert GridSchedule((0, 10)).view(short).live.tolist() == [[True, True], [True, False]]
+    assert view_at(ListedTrigger((0, 10)), short).live.tolist() == [[True, True], [True, False]]
 
 
 @given(st.data())
@@ -136,10 +128,9 @@ def test_common_positions_are_those_that_all_who_think_on_have(data: st.DataObje
 # --- At markers -----------------------------------------------------------------------------------
 
 
-def triggered(schedule: MarkerSchedule, ids: list[int]) -> list[int]:
+def triggered(schedule: MarkerTrigger, ids: list[int]) -> list[int]:
     """Where the online trigger probes a trace."""
-    trigger = schedule.trigger([[MARKER]])
-    positions = trigger.start()
+    positions = replace(schedule, markers=((MARKER,),)).start()
     positions.feed(ids)
     positions.finish()
     found = []
@@ -153,7 +144,8 @@ def triggered(schedule: MarkerSchedule, ids: list[int]) -> list[int]:
 @settings(max_examples=60)
 @given(st.data())
 def test_markers_are_probed_where_the_trigger_probes(data: st.DataObject) -> None:
-    schedule = MarkerSchedule(
+    schedule = MarkerTrigger(
+        (),
         data.draw(st.integers(1, 6)),
         data.draw(st.integers(1, 4)),
         data.draw(st.none() | st.integers(1, 5)),
@@ -166,20 +158,20 @@ def test_markers_are_probed_where_the_trigger_probes(data: st.DataObject) -> Non
     own = [data.draw(st.sets(st.integers(0, 30), max_size=3)) for _ in traces]
     probes = [sorted({*found, *last, *more}) for found, more in zip(markers, own, strict=True)]
     table = table_of(probes, [len(ids) for ids in traces], markers)
-    view = schedule.view(table)
-    assert view.n_checkpoints <= len(schedule)
+    view = view_at(schedule, table)
+    assert view.n_checkpoints <= schedule.most_probes
     check_view(table, view, [triggered(schedule, ids) for ids in traces])
 
 
 def test_only_markers_that_count_have_to_be_probed() -> None:
     table = table_of([[5, 20], [8]], [60, 60], [[5, 9, 20, 40], [8, 50]])
-    assert MarkerSchedule(10, 9, max_markers=1).view(table).live.any() == False  # noqa: E712
-    found = MarkerSchedule(5, 9, max_markers=1).view(table)
+    assert view_at(MarkerTrigger((), 10, 9, max_markers=1), table).live.any() == False  # noqa: E712
+    found = view_at(MarkerTrigger((), 5, 9, max_markers=1), table)
     assert found.positions.tolist() == [[5], [8]]
     with pytest.raises(ProbeError, match="question '0' was not probed at 40 thinking tokens"):
-        MarkerSchedule(5, 9).view(table)
+        view_at(MarkerTrigger((), 5, 9), table)
     with pytest.raises(ProbeError, match="these traces were not searched for any"):
-        MarkerSchedule(5, 9).view(replace(table, marker_positions=None))
+        view_at(MarkerTrigger((), 5, 9), replace(table, marker_positions=None))
 
 
 @given(st.data())
@@ -203,9 +195,11 @@ def test_how_many_markers_every_trace_was_probed_at(data: st.DataObject) -> None
 
 
 @pytest.mark.parametrize(
-    "schedule", [GridSchedule((0, 20), 20), MarkerSchedule(1, 2, None, 20)], ids=["grid", "markers"]
+    "schedule",
+    [ListedTrigger((0, 20), 20), MarkerTrigger((), 1, 2, None, 20)],
+    ids=["grid", "markers"],
 )
-def test_whoever_still_thinks_at_the_last_position_is_stopped(schedule: Schedule) -> None:
+def test_whoever_still_thinks_at_the_last_position_is_stopped(schedule: Trigger) -> None:
     table = table_of([[0, 20], [0, 4, 20], [0, 4]], [30, 25, 20], [[], [4], [4]])
     scorer = Scorer("confidence", schedule, None)
     view = scorer.view(table)
@@ -224,7 +218,7 @@ def test_whoever_still_thinks_at_the_last_position_is_stopped(schedule: Schedule
 
 
 @st.composite
-def schedules(draw: st.DrawFn) -> Schedule:
+def schedules(draw: st.DrawFn) -> Trigger:
     position = st.integers(0, 40)
     if draw(st.booleans()):
         positions = sorted(draw(st.sets(position, min_size=1, max_size=5)))
@@ -233,73 +227,49 @@ def schedules(draw: st.DrawFn) -> Schedule:
             positions = list(range(first, 41, every))
             if draw(st.booleans()):  # a stride, and one position more
                 positions = [*positions[: draw(st.integers(2, 4))], 50]
-        return GridSchedule(tuple(positions), draw(st.sampled_from([None, positions[-1]])))
+        stop_at = draw(st.sampled_from([None, positions[-1]]))
+        return ListedTrigger(tuple(positions), stop_at).as_stride()
     count = st.integers(1, 9)
-    return MarkerSchedule(
-        draw(count), draw(count), draw(st.none() | count), draw(st.none() | position)
+    return MarkerTrigger(
+        ((MARKER,), (1, 2)),
+        *(draw(count), draw(count), draw(st.none() | count), draw(st.none() | position)),
     )
 
 
 @settings(max_examples=60)
 @given(schedules())
-def test_a_policy_says_where_its_rule_probes(schedule: Schedule) -> None:
-    content = trigger_content(trigger_for(schedule))
-    terms = example_terms(**content, max_think=None)
+def test_a_policy_says_where_its_rule_probes(schedule: Trigger) -> None:
+    terms = example_terms(**trigger_content(schedule), max_think=None)
     check_trigger(terms)
-    assert schedule_of(trigger_of(terms)) == schedule
+    assert trigger_of(terms) == schedule
 
 
-def trigger_for(schedule: Schedule) -> Trigger:
-    if isinstance(schedule, GridSchedule):
-        return schedule.trigger()
-    assert isinstance(schedule, MarkerSchedule)
-    return schedule.trigger([[MARKER], [1, 2]])
-
-
-@settings(max_examples=60)
-@given(schedules(), st.integers(0, 60))
-def test_a_trace_is_probed_where_the_view_looks(schedule: Schedule, tokens: int) -> None:
-    positions = trigger_for(schedule).start()
-    positions.feed([1] * tokens)  # there is no marker
-    positions.finish()
-    found = []
-    while (position := positions.next()) is not None:
-        found.append(position)
-        positions.advance()
-    wanted = list(schedule.positions) if isinstance(schedule, GridSchedule) else []
-    if isinstance(schedule, MarkerSchedule) and schedule.stop_at is not None:
-        wanted = [schedule.stop_at]
-    assert found == [p for p in wanted if p < tokens]
-
-
-def test_the_schedules_of_triggers() -> None:
-    assert schedule_of(ListedTrigger((0, 128))) == GridSchedule((0, 128))
-    assert schedule_of(ListedTrigger((512,), 512)) == GridSchedule((512,), 512)
-    assert schedule_of(stride(100, 350)) == GridSchedule((100, 200, 300))
-    stopping = stride(100, 350, 50, stop_at=240)
-    assert schedule_of(stopping) == GridSchedule((50, 150, 240), 240)
+def test_even_positions_are_a_stride() -> None:
+    assert ListedTrigger((1, 3, 5), 5).as_stride() == stride(2, 5, 1, stop_at=5)
+    assert ListedTrigger((100, 200, 300)).as_stride() == stride(100, 350)
+    uneven, from_the_start = ListedTrigger((1, 3, 6)), ListedTrigger((0, 100, 200))
     # A gap before the last resort is no stride: nobody is probed in it.
-    assert GridSchedule((1, 3, 40), 40).trigger() == ListedTrigger((1, 3, 40), 40)
-    assert GridSchedule((1, 3, 5), 5).trigger() == stride(2, 5, 1, stop_at=5)
+    for listed in (uneven, from_the_start, ListedTrigger((1, 3, 40), 40)):
+        assert listed.as_stride() == listed
 
 
 @pytest.mark.parametrize(
     ("schedule", "words"),
     [
-        (GridSchedule((0, 128)), "at 0, 128 thinking tokens"),
-        (GridSchedule((0, 128, 512), 512), "at 0, 128 thinking tokens, stopping all at 512"),
-        (GridSchedule((64, 128, 192, 256)), "every 64 thinking tokens from 64 to 256"),
+        (ListedTrigger((0, 128)), "at 0, 128 thinking tokens"),
+        (ListedTrigger((0, 128, 512), 512), "at 0, 128 thinking tokens, stopping all at 512"),
+        (ListedTrigger((64, 128, 192, 256)), "every 64 thinking tokens from 64 to 256"),
         (
-            GridSchedule((64, 128, 192, 256, 300), 300),
+            ListedTrigger((64, 128, 192, 256, 300), 300),
             "every 64 thinking tokens from 64, stopping all at 300",
         ),
-        (GridSchedule((300,), 300), "at 300"),
-        (MarkerSchedule(64, 9), "at markers at least 64 thinking tokens apart"),
+        (ListedTrigger((300,), 300), "at 300"),
+        (MarkerTrigger((), 64, 9), "at markers at least 64 thinking tokens apart"),
         (
-            MarkerSchedule(64, 9, None, 300),
+            MarkerTrigger((), 64, 9, None, 300),
             "at markers at least 64 thinking tokens apart, stopping all at 300",
         ),
     ],
 )
-def test_where_it_probes_in_words(schedule: Schedule, words: str) -> None:
+def test_where_it_probes_in_words(schedule: Trigger, words: str) -> None:
     assert schedule.describe() == words

@@ -11,9 +11,9 @@ from scipy import optimize, stats
 from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.outcomes import OpenQuestions
+from stopadvisor.probes.trigger import ListedTrigger
 from stopadvisor.rules.costs import PAPER_WEIGHTS, full_counts, stopped_counts
 from stopadvisor.rules.losses import LOST
-from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.stats.bounds import max_losses
 from stopadvisor.stats.intervals import (
@@ -219,7 +219,7 @@ def test_too_few_units_have_no_limits(part: list[float]) -> None:
 # --- The band of a saving -------------------------------------------------------------------------
 
 MIXED = POPULATIONS[0]
-SCORER = Scorer("confidence", GridSchedule(MIXED.budgets), None)
+SCORER = Scorer("confidence", ListedTrigger(MIXED.budgets), None)
 THRESHOLDS = -np.array([0.01, 0.05, *np.linspace(0.1, 1.0, 19), 1.5, 2.5])
 
 

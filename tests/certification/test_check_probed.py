@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from stopadvisor.certification.check_policy import check_probed
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import Policy, load_policy
-from stopadvisor.policy.probed_positions import check_probed
 from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger, Trigger, stride
 from stopadvisor.rules.schedules import grid_positions
 from stopadvisor.runs.sources import Source, open_source
@@ -39,11 +39,12 @@ def fixed(budget: int) -> Policy:
 def test_where_probes_are_missing_a_command_makes_them(source: Source) -> None:
     late = grid_positions(source.table)[-1] + 1
     bare = replace(source, table=replace(source.table, marker_positions=None))
+    seldom = MarkerTrigger(((5, 6),), 64, 9)
     for policy, run, said in (
-        (elsewhere(MarkerTrigger(((5, 6),), 4, 9)), bare, "looked for no markers: `stopadvisor"),
-        (elsewhere(MarkerTrigger(((5, 6),), 4, 9)), source, "at other markers than"),
-        (elsewhere(stride(3, 9)), source, "probes question '.*' at .* does not at"),
-        (fixed(late), source, f"probes question .* at {late} thinking"),
+        (elsewhere(seldom), bare, "apart: .*not searched for any: .*: `stopadvisor probe "),
+        (elsewhere(seldom), source, "was probed at other markers: `"),
+        (elsewhere(stride(3, 9)), source, "at 3, 6, 9 thinking tokens: question .* at 3 thinking"),
+        (fixed(late), source, f"probes at {late}: question .* at {late} thinking"),
     ):
         with pytest.raises(PolicyError, match=said):
             check_probed(policy, "p.joblib", run)
