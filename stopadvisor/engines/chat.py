@@ -43,21 +43,15 @@ class Marker:
 
 
 def find_markers(
-    tokenizer: Any, think_open: str | None = None, think_close: str | None = None
+    tokenizer: Any, think_tags: tuple[str, str] | None = None
 ) -> tuple[Marker, Marker]:
     """Find the token ids that open and close the model's thinking.
 
-    Pass both texts or neither.  By default, take the first known pair that the tokenizer has as
-    single tokens or that the chat template writes.  Raise `ModelError` if no pair fits or a marker
-    does not survive the tokenizer.
+    By default, take the first known pair that the tokenizer has as single tokens or that the chat
+    template writes.  Raise `ModelError` if no pair fits or a marker does not survive the tokenizer.
     """
-    if think_open is not None and think_close is not None:
-        return _marker(tokenizer, think_open), _marker(tokenizer, think_close)
-    if think_open is not None or think_close is not None:
-        given, other = ("open", "close") if think_close is None else ("close", "open")
-        raise ModelError(
-            f"think_{given} needs think_{other} as well: thinking has an opener and a closer"
-        )
+    if think_tags is not None:
+        return _marker(tokenizer, think_tags[0]), _marker(tokenizer, think_tags[1])
     added = {str(token) for token in tokenizer.get_added_vocab()}
 
     def is_token(text: str) -> bool:
@@ -121,8 +115,7 @@ class Chat:
         cls,
         tokenizer: Any,
         *,
-        think_open: str | None = None,
-        think_close: str | None = None,
+        think_tags: tuple[str, str] | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> Chat:
         """Find the markers and test the template on a first message.
@@ -137,7 +130,7 @@ class Chat:
                 f"{_name(tokenizer)} has no chat template: a reasoning "
                 "model that is instructed through one is required"
             )
-        opener, closer = find_markers(tokenizer, think_open, think_close)
+        opener, closer = find_markers(tokenizer, think_tags)
         chat = cls(tokenizer, opener, closer, dict(template_kwargs or {}))
         chat.prompt_ids([{"role": "user", "content": "Hello"}])
         return chat

@@ -65,10 +65,8 @@ class EngineSettings:
 def start_engine(options: EngineSettings) -> HfEngine | OpenAiEngine:
     """Load the model into this process, or connect to its server."""
     assert options.model is not None
-    opens, closes = options.think_tags or (None, None)
     chat: dict[str, Any] = {
-        "think_open": opens,
-        "think_close": closes,
+        "think_tags": options.think_tags,
         "chat_template_kwargs": options.chat_template_kwargs,
     }
     if options.at_server:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, DynamicCache, Qwen3Config
 
 from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
 from stopadvisor.engines.hf.branch import Branch, probe_branches
-from stopadvisor.engines.hf.cache import Kept, Runner, register_attention
+from stopadvisor.engines.hf.cache import KeptCache, Runner, register_attention
 from stopadvisor.engines.hf.local_model import Finished, RollingBatch, kv_bytes_per_token
 from stopadvisor.engines.hf.sampler import Sampler, Sampling, uniforms
 from stopadvisor.engines.trace import Trace, TraceEnd
@@ -159,15 +159,15 @@ class RandomQwen3:
         (group,) = self.batch(rows).finished()
         return group
 
-    def copy(self, kept: Kept) -> Kept:
+    def copy(self, kept: KeptCache) -> KeptCache:
         """Return the same cache without room to grow, the worst that a probe can find."""
-        rows = torch.arange(len(kept.pads), device=kept.pads.device)
-        (cache,) = kept.cache.fork().split((rows, 0, kept.cache.columns))
-        return replace(kept, cache=cache)
+        rows = np.arange(len(kept.pads))
+        (copied,) = kept.fork().split((rows, kept.columns), trimmed=False)
+        return copied
 
     def packed(
         self,
-        kept: Kept,
+        kept: KeptCache,
         cap: int,
         branches: Sequence[Branch] | None = None,
         *,
@@ -249,9 +249,9 @@ class RandomQwen3:
         best = min(self.timed(lambda: target.copy_(source))[0].seconds for _ in range(5))
         return 2 * size / best
 
-    def bytes_of(self, kept: Kept) -> int:
+    def bytes_of(self, kept: KeptCache) -> int:
         """Memory that a cache takes, its room to grow left out."""
-        layers = kept.cache.layers
+        layers = kept.layers
         return sum(t.numel() * t.element_size() for a in layers for t in (a.keys, a.values))
 
     def least_bytes(self, cap: int) -> float:

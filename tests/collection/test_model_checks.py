@@ -204,7 +204,7 @@ def test_markers_of_one_token_and_an_appended_opener(questions: tuple[Question, 
 def test_a_marker_that_does_not_survive_a_round_trip_through_text(
     questions: tuple[Question, ...],
 ) -> None:
-    whole, pieces = chat(), chat(think=False, think_open="<think>", think_close="</think>")
+    whole, pieces = chat(), chat(think=False, think_tags=("<think>", "</think>"))
     engine = ScriptedEngine(chat=replace(whole, closer=pieces.closer))
     report, status = check(engine, questions)
     assert status["marker-ids"] == "warn"

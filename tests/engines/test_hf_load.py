@@ -18,7 +18,7 @@ from stopadvisor.engines.hf.size import check_size, has_accelerator, host_memory
 from stopadvisor.engines.model_files import content_revision, load_tokenizer
 from stopadvisor.ground.errors import ModelError
 from tests.engines.online_policies import TINY_REASONER
-from tests.engines.tiny import edit_config, plan, prompt
+from tests.engines.tiny import edit_config, plan, prompt, traces_of
 
 if TYPE_CHECKING:
     from stopadvisor.engines.hf.engine import HfEngine
@@ -259,7 +259,7 @@ def test_positions_that_depend_on_the_batch_are_remarked_on(
 def test_half_precision_runs(random_model: Path) -> None:
     engine = load_engine(str(random_model), device="cpu", dtype="bfloat16")
     assert engine.identity()["dtype"] == "bfloat16"
-    traces = engine.probe([prompt("a"), prompt("bcd")], plan([0, 4, 9]))
+    traces = traces_of(engine, [prompt("a"), prompt("bcd")], plan([0, 4, 9]))
     assert all(-50 < p.mean_logprob <= 0 for trace in traces for p in trace.probes)
 
 

@@ -18,7 +18,7 @@ from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import OnStop, Reply, make_requests, policy_plan
 from stopadvisor.workload.questions import Question
 from tests.engines.online_policies import rule
-from tests.engines.tiny import plan, prompt
+from tests.engines.tiny import plan, prompt, traces_of
 from tests.material import easiest
 
 if TYPE_CHECKING:
@@ -225,11 +225,11 @@ def test_memory_that_ends_while_traces_are_collected(
     phase: str, random_engine: HfEngine, run_out: Callable[..., list[int]]
 ) -> None:
     prompts, at = [prompt("a"), prompt("bcd")], plan([0, 4, 9])
-    whole = random_engine.probe(prompts, at)
+    whole = traces_of(random_engine, prompts, at)
     run_out(phase)
     with pytest.raises(OutOfMemory, match="a batch of 2 does not fit into memory: CUDA out of"):
-        random_engine.probe(prompts, at)
-    assert random_engine.probe(prompts, at) == whole
+        traces_of(random_engine, prompts, at)
+    assert traces_of(random_engine, prompts, at) == whole
 
 
 # --- Numbers ---

@@ -25,6 +25,7 @@ from stopadvisor.probes.trigger import (
 from stopadvisor.rules.families import display_threshold
 from stopadvisor.workload.questions import Question, read_workload
 from tests.engines.online_policies import TINY_REASONER, bound, rule
+from tests.engines.tiny import traces_of
 from tests.policy_content import (
     anywhere_content,
     family_content,
@@ -104,7 +105,7 @@ def recorded(tiny_reasoner: HfEngine, questions: Sequence[Question]) -> Recorded
         policy = rule(tiny_reasoner, "confidence", 1e-3, budgets=list(PROBED), **changes)
         requests = make_requests(questions, policy)
         plan = policy_plan(policy)
-        found[temperature] = tiny_reasoner.probe([r.prompt for r in requests], plan)
+        found[temperature] = traces_of(tiny_reasoner, [r.prompt for r in requests], plan)
     return found
 
 
@@ -118,7 +119,7 @@ def probed(tiny_reasoner: HfEngine, questions: Sequence[Question]) -> Probe:
         plan = replace(at_trigger(policy_plan(policy), policy.trigger), on_stop="probe")
         if plan not in found:
             requests = make_requests(questions[FEW], policy)
-            found[plan] = tiny_reasoner.probe([request.prompt for request in requests], plan)
+            found[plan] = traces_of(tiny_reasoner, [request.prompt for request in requests], plan)
         return found[plan]
 
     return traces
@@ -231,7 +232,7 @@ def test_probing_leaves_the_trace_as_it_was(
         plain = bound(engine, full_budget_content(), max_think=40)
         at = replace(policy_plan(plain), answer_cap=6)
         requests = make_requests(texts, never, task="numeric")
-        alone = engine.probe([request.prompt for request in requests], at)
+        alone = traces_of(engine, [request.prompt for request in requests], at)
         for policy in (never, plain):
             plan = replace(policy_plan(policy), answer_cap=6)
             found = dict(engine.serve(requests, plan, policy, batch_size=4))

@@ -19,7 +19,7 @@ from stopadvisor.ground.errors import ModelError, ProbeError
 from stopadvisor.probes.trigger import trace_positions
 from stopadvisor.workload.questions import read_workload
 from tests.engines.online_policies import TINY_REASONER
-from tests.engines.tiny import Reprefill, check_against, plan, prompt
+from tests.engines.tiny import Reprefill, check_against, plan, prompt, traces_of
 
 if TYPE_CHECKING:
     from stopadvisor.engines.hf.branch import Branch
@@ -73,7 +73,7 @@ def test_probes_equal_reading_everything_again(
     traces = [words(n, seed=i) for i, n in enumerate(lengths)]
     script([[*t, CLOSE, *words(i % 7, seed=i), EOS] for i, t in enumerate(traces)])
     at = plan([0, 1, 2, 5, 11, 16, 20, 39, 40, 60], answer_cap=7)
-    found = engine.probe(questions, at)
+    found = traces_of(engine, questions, at)
     assert len({p.probe_tokens for trace in found for p in trace.probes}) > 4
     for question, trace, ids in zip(questions, found, traces, strict=True):
         assert trace.trace_tokens == len(ids)
@@ -104,7 +104,7 @@ def test_own_positions_equal_reading_everything_again(
         traces[i][begin : begin + 2] = [10, 11] if begin != 39 else [10]
     script([[*t, CLOSE, *words(i % 7, seed=i), EOS] for i, t in enumerate(traces)])
     at = plan(schedule="marker", markers=((10, 11), (12,)), answer_cap=7).with_stride(4)
-    found = engine.probe(questions, at)
+    found = traces_of(engine, questions, at)
     for question, trace, ids in zip(questions, found, traces, strict=True):
         where = trace_positions(at, ids)
         assert trace.thinking_ids == tuple(ids)
@@ -138,7 +138,7 @@ def test_hundreds_of_probes_take_the_memory_of_a_few(
     at = plan(max_think=300, schedule="stride").with_stride(1)
     script([[*words(300, seed=0), CLOSE, EOS]])
     monkeypatch.setattr(Runner, "forward", spy)
-    (trace,) = engine.probe([prompt("a")], at)
+    (trace,) = traces_of(engine, [prompt("a")], at)
     assert [p.budget for p in trace.probes] == list(range(1, 300))
     suffix = len(engine.suffix_ids(at.cue))
     start = len(engine.chat.prompt_ids(prompt("a").messages))
@@ -155,7 +155,9 @@ def test_a_gpu_gives_what_reading_everything_again_gives(
     traces = [words(n, seed=i) for i, n in enumerate(lengths)]
     script([[*t, CLOSE, EOS] for t in traces])
     at = plan([0, 2, 11, 20, 39])
-    for question, trace, ids in zip(questions, engine.probe(questions, at), traces, strict=True):
+    for question, trace, ids in zip(
+        questions, traces_of(engine, questions, at), traces, strict=True
+    ):
         check_against(random_reference, engine, question, trace, ids, at)
 
 
@@ -164,7 +166,7 @@ def test_budgets_are_obeyed_and_ended_ones_share_a_probe(
 ) -> None:
     asked = spied(monkeypatch)
     script([[*words(12, seed=1), CLOSE, 50, 51, EOS]])
-    (trace,) = random_engine.probe([prompt("a")], plan([0, 8, 12, 20, 32]))
+    (trace,) = traces_of(random_engine, [prompt("a")], plan([0, 8, 12, 20, 32]))
     assert [p.budget for p in trace.probes] == [0, 8, 12, 20, 32]
     assert [p.think_tokens for p in trace.probes] == [0, 8, 12, 12, 12]
     assert [p.ended for p in trace.probes] == [False, False, True, True, True]
@@ -197,7 +199,7 @@ def test_where_a_trace_is_over(
     script: Script,
 ) -> None:
     script([generated, [9, 9, CLOSE, 10, 10, EOS]])
-    trace, other = random_engine.probe([prompt("a"), prompt("bcd")], plan([0, 1, 100]))
+    trace, other = traces_of(random_engine, [prompt("a"), prompt("bcd")], plan([0, 1, 100]))
     assert (trace.trace_tokens, trace.finish) == (tokens, finish)
     assert trace.natural_tokens == (natural or 0)
     assert (trace.natural_text is None) == (natural is None)
@@ -206,12 +208,12 @@ def test_where_a_trace_is_over(
 
 
 def test_a_closer_of_several_tokens(random_model: Path, script: Script) -> None:
-    engine = load_engine(str(random_model), device="cpu", think_open="[[", think_close="]]>")
+    engine = load_engine(str(random_model), device="cpu", think_tags=("[[", "]]>"))
     closer = list(engine.chat.closer.ids)
     assert len(closer) == 3
     half = closer[:2]
     script([[*half, 9, *half, *closer, 10, EOS], [9] * 60, [*[9] * 38, *closer, EOS]])
-    first, cut, late = engine.probe([prompt(c) for c in "abc"], plan([0, 3, 64]))
+    first, cut, late = traces_of(engine, [prompt(c) for c in "abc"], plan([0, 3, 64]))
     assert (first.trace_tokens, first.finish, first.natural_tokens) == (5, "stop", 5)
     assert (cut.trace_tokens, cut.finish) == (40, "length")
     assert (late.trace_tokens, late.finish, late.natural_tokens) == (38, "stop", 4)
@@ -223,9 +225,9 @@ def test_a_closer_of_several_tokens(random_model: Path, script: Script) -> None:
 def test_padding_and_batch_mates_change_nothing(random_engine: HfEngine) -> None:
     questions = [prompt("x" * n) for n in (1, 30, 7, 2, 90, 4, 5, 6, 11, 3)]
     at = plan([0, 4, 16, 40])
-    together = random_engine.probe(questions, at)
+    together = traces_of(random_engine, questions, at)
     for question, batched in zip(questions, together, strict=True):
-        (alone,) = random_engine.probe([question], at)
+        (alone,) = traces_of(random_engine, [question], at)
         assert batched.thinking == alone.thinking
         assert batched.natural_text == alone.natural_text
         for a, b in zip(alone.probes, batched.probes, strict=True):
@@ -236,7 +238,7 @@ def test_padding_and_batch_mates_change_nothing(random_engine: HfEngine) -> None
 
 def test_sampling_is_seeded_per_question(random_engine: HfEngine) -> None:
     def thinking(seed: int, sample: int) -> str:
-        return random_engine.probe([prompt("a", sample)], plan(seed=seed))[0].thinking
+        return traces_of(random_engine, [prompt("a", sample)], plan(seed=seed))[0].thinking
 
     assert thinking(0, 0) == thinking(0, 0)
     assert len({thinking(0, 0), thinking(1, 0), thinking(0, 1)}) == 3
@@ -245,9 +247,9 @@ def test_sampling_is_seeded_per_question(random_engine: HfEngine) -> None:
 def test_top_k_entropy_is_over_raw_probabilities(random_engine: HfEngine, script: Script) -> None:
     script([[*words(9, seed=3), CLOSE, EOS]])
     question, at = prompt("a"), plan([0, 5], cap=1, entropy="top-k:4")
-    full = random_engine.probe([question], replace(at, entropy="full"))[0].probes
-    top = random_engine.probe([question], at)[0].probes
-    width = random_engine.probe([question], replace(at, entropy="top-k:9999"))[0].probes
+    full = traces_of(random_engine, [question], replace(at, entropy="full"))[0].probes
+    top = traces_of(random_engine, [question], at)[0].probes
+    width = traces_of(random_engine, [question], replace(at, entropy="top-k:9999"))[0].probes
     for f, t, w in zip(full, top, width, strict=True):
         assert (t.text, t.mean_logprob) == (f.text, f.mean_logprob)
         assert 0 < t.mean_entropy < f.mean_entropy
@@ -256,7 +258,7 @@ def test_top_k_entropy_is_over_raw_probabilities(random_engine: HfEngine, script
         assert w.mean_entropy == pytest.approx(f.mean_entropy, abs=1e-5)
         assert w.tail_mass == pytest.approx(0.0, abs=1e-5)
     with pytest.raises(ProbeError, match="'top-k:0'"):
-        random_engine.probe([question], replace(at, entropy="top-k:0"))
+        traces_of(random_engine, [question], replace(at, entropy="top-k:0"))
 
 
 def test_a_trace_goes_on_unmodified_after_a_probe(
@@ -285,7 +287,7 @@ def test_a_trace_goes_on_unmodified_after_a_probe(
             assert answers[1].ids == plain.ids
         (resumed,) = probed.finished()
     assert [t.ids for t in resumed.traces] == [t.ids for t in whole.traces]
-    for one, other in zip(resumed.kept.cache.layers, whole.kept.cache.layers, strict=True):
+    for one, other in zip(resumed.kept.layers, whole.kept.layers, strict=True):
         assert torch.equal(one.keys, other.keys)
         assert torch.equal(one.values, other.values)
 
@@ -293,7 +295,7 @@ def test_a_trace_goes_on_unmodified_after_a_probe(
 def test_thinking_is_cut_where_the_context_ends(random_engine: HfEngine, script: Script) -> None:
     script([[9] * 1000])
     engine = replace(random_engine, remarks=[])
-    (trace,) = engine.probe([prompt("a" * 400)], plan([0], max_think=4096))
+    (trace,) = traces_of(engine, [prompt("a" * 400)], plan([0], max_think=4096))
     assert trace.trace_tokens == engine.longest_thinking([prompt("a" * 400)], plan([0]))
     assert trace.prompt_tokens + trace.trace_tokens + trace.suffix_tokens + 10 == engine.context
     assert trace.finish == "length"
@@ -301,7 +303,7 @@ def test_thinking_is_cut_where_the_context_ends(random_engine: HfEngine, script:
         "thinking is cut before 4096 tokens for some questions: the model's context is 512 tokens"
     ]
     with pytest.raises(ModelError, match="a prompt of 603 tokens leaves no room"):
-        engine.probe([prompt("a" * 600)], plan([0]))
+        traces_of(engine, [prompt("a" * 600)], plan([0]))
 
 
 def test_tokens_are_reported_as_they_are_drawn(random_engine: HfEngine) -> None:
@@ -359,7 +361,7 @@ def test_the_tiny_reasoner_reasons(
     shortest = sorted(read_workload(file).questions, key=lambda question: question.category or "")
     questions = make_prompts(shortest[:1], None)
     at = plan([0, 8, 16, 40, 64, 128], cue="\n\nFinal answer:", max_think=960, answer_cap=32)
-    for question, trace in zip(questions, engine.probe(questions, at), strict=True):
+    for question, trace in zip(questions, traces_of(engine, questions, at), strict=True):
         start = engine.chat.prompt_ids(question.messages)
         out = tiny_reference.model.generate(
             torch.tensor([start]), do_sample=False, max_new_tokens=1000

@@ -102,7 +102,7 @@ def test_a_closer_of_several_tokens_follows_or_does_not(
     closer: str, pieces: list[str], closed: bool
 ) -> None:
     tokenizer = byte_tokenizer(think=False)
-    chat = Chat.of(tokenizer, think_open="[T]", think_close=closer)
+    chat = Chat.of(tokenizer, think_tags=("[T]", closer))
     answer = taken(AnswerStops.of(chat, (EOS,), len(tokenizer)).after_cue("open:x"), pieces)
     forced = answer.forced(-1.0, 1.0, None)
     assert answer.over

@@ -11,7 +11,7 @@ from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import make_requests, policy_plan
 from stopadvisor.probes.asking import ProbePlan, Prompt, RawTrace
 from tests.engines.online_policies import bound
-from tests.engines.tiny import Reprefill, plan, prompt
+from tests.engines.tiny import Reprefill, plan, prompt, traces_of
 from tests.material import easiest
 from tests.policy_content import family_content
 
@@ -57,7 +57,7 @@ def test_equal_reading_everything_again(
     engine, reference = engines[kind], references[kind]
     questions = [prompt("q" * n) for n in (1, 9, 30, 4)]
     at = plan(BUDGETS, greedy=True, on_stop="answer", answer_cap=answer_cap)
-    found = engine.probe(questions, at)
+    found = traces_of(engine, questions, at)
     live = [
         check_visible(reference, engine, question, trace, at)
         for question, trace in zip(questions, found, strict=True)
@@ -65,7 +65,7 @@ def test_equal_reading_everything_again(
     assert sum(live) > 8
     # The forced answers and the traces are what they are without.
     for trace, alone in zip(
-        found, engine.probe(questions, replace(at, on_stop="probe")), strict=True
+        found, traces_of(engine, questions, replace(at, on_stop="probe")), strict=True
     ):
         assert without_visible(trace) == without_visible(alone)
 
@@ -75,13 +75,13 @@ def test_at_own_positions_equal_reading_everything_again(
 ) -> None:
     """The traces have different positions, and different numbers of them."""
     questions = [prompt("q" * n) for n in (1, 9, 30, 4)]
-    bare = random_engine.probe(questions, plan(greedy=True))
+    bare = traces_of(random_engine, questions, plan(greedy=True))
     # Tokens of the traces themselves, so that each has markers.
     marks = tuple({trace.thinking_ids[5:6] for trace in bare if trace.trace_tokens > 6})
     at = plan(
         greedy=True, schedule="marker", markers=marks, max_markers=3, on_stop="answer"
     ).with_stride(11)
-    found = random_engine.probe(questions, at)
+    found = traces_of(random_engine, questions, at)
     live = [
         check_visible(random_reference, random_engine, question, trace, at)
         for question, trace in zip(questions, found, strict=True)
@@ -98,7 +98,7 @@ def test_of_a_real_model_end_by_themselves(
     at = replace(
         policy_plan(policy), budgets=(0, 10, 24), greedy=True, answer_cap=40, on_stop="answer"
     )
-    for question, trace in zip(prompts, tiny_reasoner.probe(prompts, at), strict=True):
+    for question, trace in zip(prompts, traces_of(tiny_reasoner, prompts, at), strict=True):
         assert check_visible(tiny_reference, tiny_reasoner, question, trace, at)
 
 
@@ -116,7 +116,7 @@ def test_are_those_that_serving_gives(temperature: float | None, tiny_reasoner: 
     policies = [_stops_at(tiny_reasoner, budget, temperature=temperature) for budget in budgets]
     requests = make_requests(easiest(9), policies[0])
     probing = replace(policy_plan(policies[0]), budgets=budgets, on_stop="answer")
-    traces = tiny_reasoner.probe([request.prompt for request in requests], probing)
+    traces = traces_of(tiny_reasoner, [request.prompt for request in requests], probing)
     n_stopped = 0
     for position, policy in enumerate(policies):
         for index, reply in tiny_reasoner.serve(

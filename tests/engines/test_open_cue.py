@@ -19,7 +19,7 @@ from stopadvisor.workload.questions import read_workload
 from tests.engines.fake_server import TINY, Story, fake_server, ids_of, words
 from tests.engines.online_policies import bound
 from tests.engines.test_openai_engine import PLAN, engine_at, probed, prompts
-from tests.engines.tiny import Reference, Reprefill, plan, prompt
+from tests.engines.tiny import Reference, Reprefill, plan, prompt, traces_of
 from tests.policy_content import open_cue_content
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def test_probes_equal_reading_everything_again(
     flags[sorted(ends)] |= 2 | 8  # they hold a newline, and end the line
     engine.stops = replace(engine.stops, flags=flags)
 
-    (trace,) = engine.probe([prompt("a")], at)
+    (trace,) = traces_of(engine, [prompt("a")], at)
     white = {i for i in range(4, 262) if not chat.decode([i], special=True).strip()}
     expected = [plain_answer(p, ends, white, closer) for p in plain]
     assert {closed for _, _, closed in expected} == {True, False}
@@ -97,7 +97,7 @@ def test_what_follows_an_answer_is_asked_for(
 ) -> None:
     story = Story(forced=lambda at: said, cue=OPEN_PLAN.cue)
     with fake_server(story=story, obeys_stop=obeys_stop) as server, engine_at(server) as engine:
-        (trace,) = engine.probe(prompts(1), replace(OPEN_PLAN, budgets=(4,)))
+        (trace,) = traces_of(engine, prompts(1), replace(OPEN_PLAN, budgets=(4,)))
         forced = [body for body in server.asked if body.get("logprobs")]
     (probe,) = trace.probes
     assert (probe.text, probe.closed_by_itself) == (text, closed)
@@ -136,7 +136,7 @@ def test_it_stops_where_the_recorded_probe_was_followed_by_the_closer(
     questions = read_workload(TINY.parent / "hard.jsonl").questions[:3]
     requests, own = make_requests(questions, policy), policy_plan(policy)
     assert own.cue == OPEN_PLAN.cue
-    traces = tiny_reasoner.probe([r.prompt for r in requests], replace(own, on_stop=on_stop))
+    traces = traces_of(tiny_reasoner, [r.prompt for r in requests], replace(own, on_stop=on_stop))
     replies = dict(tiny_reasoner.serve(requests, own, policy, batch_size=3, on_stop=on_stop))
     stops = 0
     for number, trace in enumerate(traces):

@@ -312,7 +312,7 @@ from stopadvisor.probes.asking import ProbePlan, Prompt
 engine = open_servers("tiny-reasoner", [sys.argv[1]], concurrency=2)
 entropy = engine.capabilities.entropy
 plan = ProbePlan(budgets=(0, 4), cue=CUES["terse"], max_think=100, entropy=entropy)
-(trace,) = engine.probe([Prompt("k", ({"role": "user", "content": "3+4"},))], plan)
+((_, trace),) = engine.probe_each([Prompt("k", ({"role": "user", "content": "3+4"},))], plan)
 engine.close()
 print([probe.text for probe in trace.probes])
 """

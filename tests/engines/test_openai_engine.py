@@ -20,6 +20,7 @@ from stopadvisor.ground.constants import CUES
 from stopadvisor.ground.errors import EngineError, ModelError
 from stopadvisor.probes.asking import ProbePlan, Prompt, RawTrace
 from tests.engines.fake_server import FakeServer, Story, end_id, fake_server, ids_of, logprob, words
+from tests.engines.tiny import traces_of
 
 PLAN = ProbePlan(
     budgets=(0, 4, 12, 200), cue=CUES["terse"], max_think=200, greedy=True, entropy="top-k:20"
@@ -48,7 +49,7 @@ def prompts(n: int) -> list[Prompt]:
 
 def probed(plan: ProbePlan = PLAN, **settings: Any) -> RawTrace:
     with fake_server(**settings) as server, engine_at(server) as engine:
-        (trace,) = engine.probe(prompts(1), plan)
+        (trace,) = traces_of(engine, prompts(1), plan)
     return trace
 
 
@@ -82,7 +83,7 @@ def test_visible_answers_stand_at_own_positions() -> None:
 
 def test_a_request_ends_at_the_first_newline() -> None:
     with fake_server() as server, engine_at(server) as engine:
-        engine.probe(prompts(1), PLAN)
+        traces_of(engine, prompts(1), PLAN)
     forced = [body for body in server.asked if body.get("logprobs")]
     assert {tuple(body["stop"]) for body in forced} == {("\n",)}
     assert {body["max_tokens"] for body in forced} == {PLAN.cap}
@@ -158,12 +159,12 @@ def test_the_context_cuts_thinking_earlier() -> None:
         after = max(CLOSER + 20, len(engine.suffix_ids(PLAN.cue)) + PLAN.cap)
         assert room == 100 - len(ids) - after
         with pytest.raises(ModelError, match="leaves no room for thinking"):
-            engine.probe(prompts(1), replace(PLAN, answer_cap=90))
+            traces_of(engine, prompts(1), replace(PLAN, answer_cap=90))
 
 
 def test_every_question_once_and_no_more_requests_than_asked_for() -> None:
     with fake_server(delay=0.02) as server, engine_at(server, concurrency=3) as engine:
-        traces = engine.probe(prompts(12), PLAN)
+        traces = traces_of(engine, prompts(12), PLAN)
         lengths = [len(engine.chat.prompt_ids(p.messages)) for p in prompts(12)]
     assert [trace.prompt_tokens for trace in traces] == lengths
     assert server.most_at_once == 3
@@ -175,7 +176,7 @@ def test_a_question_stays_at_the_server_that_caches_its_prefix() -> None:
         engine = open_servers("tiny-reasoner", [first.url, second.url], concurrency=4)
         for server in (first, second):
             server.asked.clear()
-        engine.probe(prompts(10), PLAN)
+        traces_of(engine, prompts(10), PLAN)
         engine.close()
     lengths = {len(words().prompt_ids(p.messages)) for p in prompts(10)}
     assert len(lengths) == 1  # so that a question's prompt can be cut off its prefixes
@@ -229,7 +230,7 @@ def test_entropy_that_the_server_does_not_give(
         engine_at(server) as engine,
         pytest.raises(ModelError) as caught,
     ):
-        engine.probe(prompts(1), replace(PLAN, entropy=entropy))
+        traces_of(engine, prompts(1), replace(PLAN, entropy=entropy))
     assert message in str(caught.value)
     assert not server.asked
 
@@ -237,7 +238,7 @@ def test_entropy_that_the_server_does_not_give(
 def test_without_log_probabilities_texts_remain() -> None:
     with fake_server(top_limit=0) as server, engine_at(server) as engine:
         assert engine.capabilities.entropy == "none"
-        (trace,) = engine.probe(prompts(1), replace(PLAN, entropy="none"))
+        (trace,) = traces_of(engine, prompts(1), replace(PLAN, entropy="none"))
     assert [p.text for p in trace.probes] == [" 5", " 5", " 7", " 7"]
     assert {(p.mean_logprob, p.mean_entropy, p.tail_mass) for p in trace.probes} == {(0, 0, None)}
 
@@ -257,7 +258,7 @@ def test_a_server_that_changes_its_ways_ends_the_run(
     with fake_server() as server, engine_at(server) as engine:
         break_it(server)
         with pytest.raises(EngineError) as caught:
-            engine.probe(prompts(1), PLAN)
+            traces_of(engine, prompts(1), PLAN)
     assert message in str(caught.value)
     assert caught.value.exit_code == 1
 

@@ -25,6 +25,7 @@ from stopadvisor.ground.errors import EngineError
 from tests.engines.fake_server import TINY, FakeServer, Story, _send, fake_server, ids_of
 from tests.engines.test_openai_client import SECRET, asked, prompt_ids
 from tests.engines.test_openai_engine import PLAN, prompts
+from tests.engines.tiny import traces_of
 
 _Result = TypeVar("_Result")
 Write = Callable[[BaseHTTPRequestHandler], None]
@@ -471,7 +472,7 @@ def test_a_key_of_the_environment_reaches_the_tokenizer(monkeypatch: pytest.Monk
     story = Story(f"{SECRET}\n", f"Bearer {SECRET}", lambda tokens: f" {SECRET}\n")
     with Echo(story=story) as server:
         engine = open_servers("tiny-reasoner", [server.url], tokenizer=str(TINY), retry_timeout=1.0)
-        (trace,) = engine.probe(prompts(1), replace(PLAN, cap=48))
+        (trace,) = traces_of(engine, prompts(1), replace(PLAN, cap=48))
         told = repr((engine.identity(), engine.remarks, engine.engine_checks(prompts(1)[0], PLAN)))
         engine.close()
     assert trace.thinking == "[OPENAI_API_KEY]\n"

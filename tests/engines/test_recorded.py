@@ -15,6 +15,7 @@ from stopadvisor.workload.questions import RecordedTrace, read_workload
 from tests.engines.fake_server import fake_server
 from tests.engines.online_policies import TINY_REASONER
 from tests.engines.test_openai_engine import engine_at
+from tests.engines.tiny import traces_of
 
 if TYPE_CHECKING:
     from stopadvisor.engines.hf.engine import HfEngine
@@ -56,15 +57,17 @@ FIGURES = ("mean_logprob", "mean_entropy")
 def test_probes_of_recorded_thinking_are_those_of_live_thinking(
     tiny_reasoner: HfEngine, prompts: list[Prompt], plan: ProbePlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    live = tiny_reasoner.probe(prompts, plan)
+    live = traces_of(tiny_reasoner, prompts, plan)
     assert {trace.finish for trace in live} == {"stop", "length"}  # both kinds
     monkeypatch.setattr(
         "stopadvisor.engines.hf.local_model.RollingBatch",
         lambda *_: pytest.fail("thinking is drawn"),
     )
-    check_equal(tiny_reasoner.probe(recorded(prompts, live), plan), live)
+    check_equal(traces_of(tiny_reasoner, recorded(prompts, live), plan), live)
     # Under a smaller cap, the recorded thinking is cut there.
-    cut = tiny_reasoner.probe(recorded(prompts, live), replace(plan, max_think=16, budgets=(0, 8)))
+    cut = traces_of(
+        tiny_reasoner, recorded(prompts, live), replace(plan, max_think=16, budgets=(0, 8))
+    )
     assert {(trace.trace_tokens, trace.finish) for trace in cut} == {(16, "length")}
 
 
@@ -74,7 +77,7 @@ def test_thinking_that_ended_without_its_closer_is_not_cut(
 ) -> None:
     traces = [RecordedTrace("t:1", "7 - 5", None, ended) for ended in (True, False)]
     asked = [replace(p, recorded=t) for p, t in zip(prompts, traces, strict=False)]
-    found = tiny_reasoner.probe(asked, PLAN)
+    found = traces_of(tiny_reasoner, asked, PLAN)
     assert [trace.finish for trace in found] == ["stop", "length"]
     assert [trace.natural_text for trace in found] == [None, None]
 
@@ -83,7 +86,7 @@ def test_thinking_that_ended_without_its_closer_is_not_cut(
 def test_a_batch_is_recorded_or_drawn(tiny_reasoner: HfEngine, prompts: list[Prompt]) -> None:
     mixed = [replace(prompts[0], recorded=RecordedTrace("t:1", "a", "b")), *prompts[1:]]
     with pytest.raises(EngineError, match="recorded trace or none, got 1 of 6"):
-        tiny_reasoner.probe(mixed, PLAN)
+        traces_of(tiny_reasoner, mixed, PLAN)
 
 
 @pytest.mark.parametrize(
@@ -92,9 +95,9 @@ def test_a_batch_is_recorded_or_drawn(tiny_reasoner: HfEngine, prompts: list[Pro
 def test_a_server_is_asked_for_answers_alone(prompts: list[Prompt], plan: ProbePlan) -> None:
     plan = replace(plan, budgets=(0, 4, 8), entropy="top-k:20")
     with fake_server() as server, engine_at(server) as engine:
-        live = engine.probe(prompts[:3], plan)
+        live = traces_of(engine, prompts[:3], plan)
         server.asked.clear()
-        found = engine.probe(recorded(prompts, live), plan)
+        found = traces_of(engine, recorded(prompts, live), plan)
         opened = {tuple(engine.chat.prompt_ids(prompt.messages)) for prompt in prompts[:3]}
         assert not opened & {tuple(body["prompt"]) for body in server.asked}
     check_equal(found, live)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stopadvisor.probes.asking import ProbePlan, Prompt, RawTrace
+from stopadvisor.probes.asking import Engine, ProbePlan, Prompt, RawTrace
 
 if TYPE_CHECKING:  # torch takes seconds to import, and every worker collects this file
     from transformers import PreTrainedTokenizerFast
@@ -95,6 +95,12 @@ def prompt(text: str, sample: int = 0) -> Prompt:
 def plan(budgets: Sequence[int] = (), **changes: Any) -> ProbePlan:
     base = ProbePlan(tuple(budgets), cue="\n\nAnswer:", cap=10, max_think=40, answer_cap=6)
     return replace(base, **changes)
+
+
+def traces_of(engine: Engine, prompts: Sequence[Prompt], at: ProbePlan) -> list[RawTrace]:
+    """Probe one trace per prompt; in the order of the prompts."""
+    traces = dict(engine.probe_each(prompts, at))
+    return [traces[number] for number in range(len(prompts))]
 
 
 @dataclass(frozen=True)

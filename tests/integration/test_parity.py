@@ -25,6 +25,7 @@ from stopadvisor.probes.trajectories import profile, trajectory
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest
 from stopadvisor.workload.questions import Workload, read_workload
+from tests.engines.tiny import traces_of
 from tests.integration.conftest import AT_ONCE
 from tests.integration.server import NAME, ROOT, VllmServer
 from tests.material import easiest
@@ -170,7 +171,7 @@ def test_a_policy_recognises_the_model_at_either_engine(
 def test_sampled_traces_repeat_on_one_server(served: OpenAiEngine, workload: Workload) -> None:
     prompts = make_prompts(workload.questions, None)
     plan = replace(PLAN, budgets=(), max_think=40, greedy=False, temperature=2.0)
-    first, again = served.probe(prompts, plan), served.probe(prompts, plan)
+    first, again = traces_of(served, prompts, plan), traces_of(served, prompts, plan)
     assert [t.thinking for t in first] == [t.thinking for t in again]
-    other = served.probe(prompts, replace(plan, seed=1))
+    other = traces_of(served, prompts, replace(plan, seed=1))
     assert [t.thinking for t in first] != [t.thinking for t in other]

@@ -34,7 +34,8 @@ def assemble(
     *,
     device: str,
     dtype: str | None,
-    chat_options: Mapping[str, Any],
+    think_tags: tuple[str, str] | None,
+    chat_template_kwargs: Mapping[str, Any] | None,
 ) -> HfEngine:
     """Check a model, then load it from its `folder` or the Hub; raises as `load_engine`."""
     with quiet(bars=folder is None):
@@ -43,7 +44,7 @@ def assemble(
         window = _check_layers(model, config)
         with _loading(model, "tokenizer"):
             tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
-        chat = Chat.of(tokenizer, **chat_options)
+        chat = Chat.of(tokenizer, think_tags=think_tags, template_kwargs=chat_template_kwargs)
         target = _device(device)
         kind = _dtype(config, target, dtype)
         with _loading(model, "architecture"):

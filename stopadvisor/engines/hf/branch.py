@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stopadvisor.engines.answer_end import AnswerStops, AnswerTokens, ForcedAnswer
-from stopadvisor.engines.hf.cache import Kept, Runner, additive
+from stopadvisor.engines.hf.cache import KeptCache, Runner, additive
 from stopadvisor.engines.hf.sampler import Sampler
 from stopadvisor.engines.sampling import entropy_top_k
 from stopadvisor.ground.errors import EngineError, ModelError
@@ -51,7 +51,7 @@ class Branch:
 
 def probe_branches(
     runner: Runner,
-    kept: Kept,
+    kept: KeptCache,
     branches: Sequence[Branch],
     suffix_ids: Sequence[int],
     stops: AnswerStops,
@@ -102,7 +102,7 @@ def probe_branches(
 
 def probe_in_chunks(
     runner: Runner,
-    kept: Kept,
+    kept: KeptCache,
     branches: Sequence[Branch],
     suffix_ids: Sequence[int],
     stops: AnswerStops,
@@ -122,7 +122,7 @@ def probe_in_chunks(
         last = all(len(numbers) <= at_once for numbers in left.values())
         if not last and len(rows) < len(present):
             places = np.array([present.index(row) for row in rows])
-            (kept,), present = kept.split((places, kept.cache.columns)), rows
+            (kept,), present = kept.split((places, kept.columns)), rows
         chunk = [number for row in rows for number in left[row][:at_once]]
         forced = probe_branches(
             runner,
@@ -141,7 +141,7 @@ def probe_in_chunks(
 
 def write_on_branches(
     runner: Runner,
-    kept: Kept,
+    kept: KeptCache,
     branches: Sequence[Branch],
     closer: Sequence[int],
     sampler: Sampler,
@@ -174,7 +174,7 @@ class _Grid:
     def __init__(
         self,
         runner: Runner,
-        kept: Kept,
+        kept: KeptCache,
         branches: Sequence[Branch],
         suffix: int,
         cap: int,
@@ -194,13 +194,13 @@ class _Grid:
 
         room, is_whole = width * (suffix + cap), len(used) == len(kept.pads)
         if is_whole:  # before the fork: growing a fork copies the whole prefix
-            kept.cache.reserve(room)
+            kept.reserve(room)
         if not consume:
-            kept = Kept(kept.cache.fork(), kept.pads, kept.start)
+            kept = kept.fork()
         if not is_whole:
-            (kept,) = kept.split((np.array(used), kept.cache.columns))
-            kept.cache.reserve(room)
-        self._cache, pads = kept.cache, kept.pads
+            (kept,) = kept.split((np.array(used), kept.columns))
+            kept.reserve(room)
+        self._cache, pads = kept, kept.pads
         # An empty slot repeats the row's first branch; its tokens are ignored.
         tokens = np.array([branch.tokens for branch in branches])
         filled = np.where(self.slots < 0, self.slots[:, :1], self.slots)
@@ -279,8 +279,8 @@ class _Grid:
         self.slots = np.take_along_axis(self.slots[rows], order, axis=1)
         device = tokens.device
         if len(rows) < len(active):
+            (self._cache,) = self._cache.split((rows, self._cache.columns), trimmed=False)
             index = torch.from_numpy(rows).to(device)
-            (self._cache,) = self._cache.split((index, 0, self._cache.columns))
             tokens, self._positions = tokens[index], self._positions[index]
             self._mask, self._key_positions = self._mask[index], self._key_positions[index]
         pick = torch.from_numpy(order).to(device)

@@ -24,7 +24,7 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from stopadvisor.ground.errors import ModelError
 
-__all__ = ["Kept", "KeptCache", "Runner", "additive", "register_attention"]
+__all__ = ["KeptCache", "Runner", "additive", "register_attention"]
 
 _ATTENTION = "stopadvisor_kept"
 """Name under which `attend` is registered with transformers."""
@@ -99,12 +99,16 @@ class KeptLayer(DynamicLayer):  # type: ignore[misc]  # transformers ships no us
 
 
 class KeptCache(Cache):  # type: ignore[misc]  # transformers ships no usable types
-    """The KV cache of a batch, kept for the branches that grow on it."""
+    """The KV cache of a batch: each row holds padding, a prompt and its trace."""
 
     layers: list[KeptLayer]
 
-    def __init__(self) -> None:
+    def __init__(self, pads: Tensor, start: int) -> None:
         super().__init__(layer_class_to_replicate=KeptLayer)
+        self.pads = pads  # (rows,)
+        """Padding columns before each prompt."""
+        self.start = start
+        """Column of the first generated token."""
 
     @property
     def columns(self) -> int:
@@ -118,52 +122,36 @@ class KeptCache(Cache):  # type: ignore[misc]  # transformers ships no usable ty
 
     def fork(self, columns: int | None = None) -> KeptCache:
         """Return a cache that shares the first columns, or all; see `KeptLayer.fork`."""
-        cache = KeptCache()
+        cache = KeptCache(self.pads, self.start)
         cache.layers = [layer.fork(columns or layer.used) for layer in self.layers]
         return cache
 
-    def split(self, *parts: tuple[Tensor, int, int]) -> list[KeptCache]:
-        """Move each part (rows, first column, end column) into its own cache; leave this one empty.
-
-        Works layer by layer, so only one layer at a time exists twice.
-        """
-        caches = [KeptCache() for _ in parts]
-        while self.layers:
-            layer = self.layers.pop(0)
-            for cache, part in zip(caches, parts, strict=True):
-                cache.layers.append(layer.take(*part))
-        return caches
-
-
-@dataclass(frozen=True)
-class Kept:
-    """A cache with its padding: each row holds a prompt and its trace."""
-
-    cache: KeptCache
-    pads: Tensor  # (rows,)
-    """Padding columns before each prompt."""
-    start: int
-    """Column of the first generated token."""
-
-    def swap(self, rows: NDArray[np.int64], others: NDArray[np.int64]) -> Kept:
+    def swap(self, rows: NDArray[np.int64], others: NDArray[np.int64]) -> None:
         """Exchange two sets of rows."""
         one, other = (torch.from_numpy(part).to(self.pads.device) for part in (rows, others))
-        for layer in self.cache.layers:
+        for layer in self.layers:
             layer.swap(one, other)
         pads = self.pads.clone()
         pads[one], pads[other] = self.pads[other], self.pads[one]
-        return Kept(self.cache, pads, self.start)
+        self.pads = pads
 
-    def split(self, *parts: tuple[NDArray[np.int64], int]) -> list[Kept]:
-        """Move each part (rows, end column) into its own cache, without shared padding."""
+    def split(self, *parts: tuple[NDArray[np.int64], int], trimmed: bool = True) -> list[KeptCache]:
+        """Move each part (rows, end column) into its own cache; leave this one empty.
+
+        If `trimmed`, padding that all rows of a part share is left out.  Works layer by layer, so
+        only one layer at a time exists twice.
+        """
         indices = [torch.from_numpy(rows).to(self.pads.device) for rows, _ in parts]
-        lefts = [int(self.pads[index].min()) for index in indices]
-        stops = [stop for _, stop in parts]
-        caches = self.cache.split(*zip(indices, lefts, stops, strict=True))
-        return [
-            Kept(cache, self.pads[index] - left, self.start - left)
-            for cache, index, left in zip(caches, indices, lefts, strict=True)
+        lefts = [int(self.pads[index].min()) if trimmed else 0 for index in indices]
+        caches = [
+            KeptCache(self.pads[index] - left, self.start - left)
+            for index, left in zip(indices, lefts, strict=True)
         ]
+        while self.layers:
+            layer = self.layers.pop(0)
+            for cache, index, left, (_, stop) in zip(caches, indices, lefts, parts, strict=True):
+                cache.layers.append(layer.take(index, left, stop))
+        return caches
 
 
 def attend(
@@ -324,7 +312,7 @@ class Runner:
         prompts: Sequence[Sequence[int]],
         pad_id: int,
         texts: Sequence[Sequence[int]] | None = None,
-    ) -> tuple[Kept, Tensor]:
+    ) -> tuple[KeptCache, Tensor]:
         """Run the model over prompts, padded on the left, then `texts`, padded on the right.
 
         All texts begin in the same column.  Also returns the last column's logits, of shape
@@ -341,7 +329,7 @@ class Runner:
         pads = torch.tensor([begun - len(p) for p in prompts], device=self.device)
         places = torch.arange(columns, device=self.device)
         key_positions = places[None, :] - pads[:, None]
-        cache = KeptCache()
+        cache = KeptCache(pads, begun)
         for start in range(0, columns, _CHUNK):
             stop = min(start + _CHUNK, columns)
             causal = places[start:stop, None] >= places[None, :stop]  # (queries, columns)
@@ -353,4 +341,4 @@ class Runner:
                 key_positions[:, :stop],
                 folded=False,
             )
-        return Kept(cache, pads, begun), logits[:, -1]
+        return cache, logits[:, -1]

@@ -85,11 +85,6 @@ class HfEngine(LocalModel, ChatEngine):
         )
         return int(size)
 
-    def probe(self, prompts: Sequence[Prompt], plan: ProbePlan) -> list[RawTrace]:
-        """Return the traces of `probe_each` in the order of the prompts."""
-        traces = dict(self.probe_each(prompts, plan))
-        return [traces[number] for number in range(len(prompts))]
-
     def probe_each(
         self,
         prompts: Sequence[Prompt],

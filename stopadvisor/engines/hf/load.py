@@ -32,8 +32,7 @@ def load_engine(
     *,
     device: str = "auto",
     dtype: str = "auto",
-    think_open: str | None = None,
-    think_close: str | None = None,
+    think_tags: tuple[str, str] | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> HfEngine:
     """Load a reasoning model through transformers, from a folder or from the Hugging Face Hub.
@@ -47,8 +46,8 @@ def load_engine(
     dtype
         ``auto`` (the model's own on a GPU, float32 on a CPU), ``float32``, ``bfloat16`` or
         ``float16``.
-    think_open, think_close
-        The thinking markers; detected if None.
+    think_tags
+        Opener and closer of thinking; detected if None.
 
     Raises
     ------
@@ -91,9 +90,6 @@ def load_engine(
         folder,
         device=device,
         dtype=None if dtype == "auto" else dtype,
-        chat_options={
-            "think_open": think_open,
-            "think_close": think_close,
-            "template_kwargs": chat_template_kwargs,
-        },
+        think_tags=think_tags,
+        chat_template_kwargs=chat_template_kwargs,
     )

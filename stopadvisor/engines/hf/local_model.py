@@ -22,7 +22,7 @@ from stopadvisor.engines.answer_end import AnswerStops
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.errors import OutOfMemory, first_line
 from stopadvisor.engines.hf.branch import Branch, write_on_branches
-from stopadvisor.engines.hf.cache import Kept, KeptCache, Runner, additive
+from stopadvisor.engines.hf.cache import KeptCache, Runner, additive
 from stopadvisor.engines.hf.sampler import Sampler, uniforms
 from stopadvisor.engines.hf.size import host_memory
 from stopadvisor.engines.sampling import Sampling, thinking_room
@@ -123,7 +123,7 @@ class LocalModel:
         return RollingBatch(self.runner, traces, sampler, self.pad_id)
 
     def write(
-        self, kept: Kept, traces: Sequence[Trace], branches: Sequence[Branch]
+        self, kept: KeptCache, traces: Sequence[Trace], branches: Sequence[Branch]
     ) -> list[list[int]]:
         """Close the thinking on each branch and sample a visible answer; `kept` is unchanged.
 
@@ -158,7 +158,7 @@ class Finished:
     """Finished traces and the cache rows that hold them."""
 
     traces: list[Trace]
-    kept: Kept
+    kept: KeptCache
 
 
 class RollingBatch:
@@ -177,7 +177,7 @@ class RollingBatch:
         kept, self._logits = runner.prefill([t.prompt_ids for t in traces], pad_id)
         self._keep(kept)
 
-    def _keep(self, kept: Kept) -> None:
+    def _keep(self, kept: KeptCache) -> None:
         self.kept = kept
         """The current cache, for probes between two steps."""
         # Kernels run faster without a mask.
@@ -206,13 +206,13 @@ class RollingBatch:
         if not self.unfinished:
             return  # the next logits are never used
         kept = self.kept
-        places = torch.arange(kept.cache.columns + 1, device=kept.pads.device)
+        places = torch.arange(kept.columns + 1, device=kept.pads.device)
         key_positions = places[None, :] - kept.pads[: self._n_active, None]
         mask = additive(key_positions >= 0, self._runner.dtype)[:, None]
         logits = self._runner.forward(
             tokens[:, None],
             key_positions[:, -1:],
-            kept.cache,
+            kept,
             mask if self._is_masked else None,
             key_positions,
         )
@@ -242,7 +242,8 @@ class RollingBatch:
         order = np.arange(len(over))
         order[gaps], order[fillers] = fillers, gaps
         self.traces[: len(over)] = [self.traces[row] for row in order.tolist()]
-        self.kept, self._n_active = self.kept.swap(gaps, fillers), going
+        self.kept.swap(gaps, fillers)
+        self._n_active = going
         self._sampler.keep(order[:going])
         return of_rows[torch.from_numpy(order[:going]).to(of_rows.device)]
 
@@ -253,23 +254,23 @@ class RollingBatch:
         stop = kept.start + max(trace.end.thinking for trace in gone)
         if over.all():
             self.traces, self._n_active = [], 0
-            self._keep(Kept(KeptCache(), kept.pads[:0], 0))  # hold no memory
-            return Finished(gone, Kept(kept.cache.fork(stop), kept.pads, kept.start))
+            self._keep(KeptCache(kept.pads[:0], 0))  # hold no memory
+            return Finished(gone, kept.fork(stop))
         staying = np.flatnonzero(~over)
-        taken, rest = kept.split((np.flatnonzero(over), stop), (staying, kept.cache.columns))
+        taken, rest = kept.split((np.flatnonzero(over), stop), (staying, kept.columns))
         self._continue_with(staying, rest)
         return Finished(gone, taken)
 
     def drop(self) -> None:
         """Drop finished rows and their cache; at least one row must stay."""
         staying = np.flatnonzero(~self._over())
-        (rest,) = self.kept.split((staying, self.kept.cache.columns))
+        (rest,) = self.kept.split((staying, self.kept.columns))
         self._continue_with(staying, rest)
 
     def _over(self) -> NDArray[np.bool_]:
         return np.array([trace.end.over for trace in self.traces], dtype=np.bool_)
 
-    def _continue_with(self, staying: NDArray[np.int64], kept: Kept) -> None:
+    def _continue_with(self, staying: NDArray[np.int64], kept: KeptCache) -> None:
         self.traces, self._n_active = [self.traces[row] for row in staying.tolist()], len(staying)
         self._logits = self._logits[torch.from_numpy(staying).to(self._logits.device)]
         self._keep(kept)

@@ -97,18 +97,13 @@ class OpenAiEngine(ChatEngine):
         obeys, resumes = (self.portal.call(check, model, ids) for check in (_obeys, _resumes))
         return [obeys, resumes, _caches(model), top]
 
-    def probe(self, prompts: Sequence[Prompt], plan: ProbePlan) -> list[RawTrace]:
-        """Generate one trace per prompt, in order, and probe it where the plan says."""
-        traces = dict(self.probe_each(prompts, plan))
-        return [traces[i] for i in range(len(prompts))]
-
     def probe_each(
         self,
         prompts: Sequence[Prompt],
         plan: ProbePlan,
         on_tokens: Callable[[int], None] | None = None,
     ) -> Iterator[tuple[int, RawTrace]]:
-        """Yield each trace of `probe` as soon as it is finished.
+        """Generate one trace per prompt and probe it where the plan says; yield them as they end.
 
         `on_tokens` is never called, as tokens arrive only with their finished trace.  Traces
         finished before an error are yielded before it is raised.

@@ -262,8 +262,7 @@ async def open_client(
     client: Client,
     *,
     tokenizer: str | None = None,
-    think_open: str | None = None,
-    think_close: str | None = None,
+    think_tags: tuple[str, str] | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> ServedModel:
     """Open the model of a client; close the client if that fails.
@@ -280,10 +279,7 @@ async def open_client(
         load = partial(_load_tokenizer, tokenizer, model, endpoint.root)
         loaded = await run_sync(load, abandon_on_cancel=True)
         chat = Chat.of(
-            loaded.tokenizer,
-            think_open=think_open,
-            think_close=think_close,
-            template_kwargs=chat_template_kwargs,
+            loaded.tokenizer, think_tags=think_tags, template_kwargs=chat_template_kwargs
         )
         if key is not None:
             chat = replace(chat, hide=key.hide_in_text)
