@@ -22,7 +22,6 @@ __all__ = [
     "Figures",
     "Trace",
     "TraceEnd",
-    "are_recorded",
     "make_reply",
     "mean_figures",
     "raw_trace",
@@ -214,17 +213,6 @@ def read_recorded(chat: Chat, trace: Trace) -> None:
     end.closed = True
     reply = [*chat.encode(recorded.reply), end.stop_ids[0]][: end.answer_cap]
     trace.ids += [*chat.closer.ids, *reply]
-
-
-def are_recorded(prompts: Sequence[Prompt]) -> bool:
-    """Whether all prompts (rather than none) have recorded traces."""
-    recorded = sum(prompt.recorded is not None for prompt in prompts)
-    if recorded not in (0, len(prompts)):
-        raise EngineError(
-            f"all prompts of a batch must bring a recorded trace or none, got {recorded} of "
-            f"{len(prompts)}"
-        )
-    return recorded > 0
 
 
 # --- Replies ---

@@ -19,7 +19,7 @@ from stopadvisor.policy.requests import Climbed, Reply
 from stopadvisor.runs.storage import append, encode
 from stopadvisor.workload.questions import Question
 
-__all__ = ["AnswerFile", "AnswerRecord", "FullAnswer"]
+__all__ = ["AnswerFile", "AnswerRecord", "FullAnswer", "graded_text"]
 
 
 @dataclass(frozen=True)
@@ -97,12 +97,14 @@ class AnswerRecord:
         return json.dumps(data, ensure_ascii=False, allow_nan=False)
 
 
+def graded_text(reply: Reply) -> str | None:
+    """Return what is graded: a forced answer as it is, or the short answer in a visible one."""
+    is_forced = reply.finish == "stopped" and not reply.visible_tokens
+    return reply.text if is_forced else reply.answer
+
+
 def _normal_form(question: Question, reply: Reply) -> str:
-    """Normalise a reply; for a forced answer its whole text, as the policy does."""
-    if reply.text is None:
-        return ""
-    forced = reply.finish == "stopped" and not reply.visible_tokens
-    return normalize(question.task, reply.text if forced else reply.answer or "")
+    return normalize(question.task, graded_text(reply) or "")
 
 
 # --- The file -------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from stopadvisor.answers.grading import Grades, described, open_graders
-from stopadvisor.answers.normal_form import extract_natural
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.ground.errors import EngineError, PolicyError
 from stopadvisor.ground.progress import Progress, report_remarks
@@ -20,7 +19,7 @@ from stopadvisor.policy.frozen import MIXED_TASKS, Policy, load_policy
 from stopadvisor.policy.requests import OnStop, Reply, Request, make_requests, policy_plan
 from stopadvisor.policy.session import Rule
 from stopadvisor.probes.asking import Engine, ProbePlan
-from stopadvisor.serving.answer_file import AnswerFile, AnswerRecord, FullAnswer
+from stopadvisor.serving.answer_file import AnswerFile, AnswerRecord, FullAnswer, graded_text
 from stopadvisor.serving.answer_summary import (
     AnswerSummary,
     ClimbSummary,
@@ -309,20 +308,13 @@ class _AnswerPass:
         """Grade a reply, and that of full thinking if there is one, and save their line."""
         correct: list[bool | None] = [None] * len(replies)
         if question.gold is not None:
-            items = [(question.task, question.gold, _gradable(question, r)) for r in replies]
+            items = [(question.task, question.gold, graded_text(reply)) for reply in replies]
             verdicts = self.grader.grade_many(items, [question.text] * len(items))
             correct = [verdict is True for verdict in verdicts]
         full = FullAnswer.of(question, replies[1], correct[1]) if len(replies) == 2 else None
         self.file.add(question, replies[0], correct[0], full)
         self.new += 1
         self.progress.advance(1, sum(r.decoded_tokens for r in replies))
-
-
-def _gradable(question: Question, reply: Reply) -> str | None:
-    """Text for the grader: a forced answer as it is, or the short answer in a visible one."""
-    if reply.text is None or (reply.finish == "stopped" and not reply.visible_tokens):
-        return reply.text
-    return extract_natural(question.task, reply.text)
 
 
 # --- Sums over lines ------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stopadvisor.collection.collect import make_prompts
-from stopadvisor.ground.errors import EngineError
 from stopadvisor.probes.asking import ProbePlan, Prompt, RawTrace
 from stopadvisor.workload.questions import RecordedTrace, read_workload
 from tests.engines.fake_server import fake_server
@@ -80,13 +79,6 @@ def test_thinking_that_ended_without_its_closer_is_not_cut(
     found = traces_of(tiny_reasoner, asked, PLAN)
     assert [trace.finish for trace in found] == ["stop", "length"]
     assert [trace.natural_text for trace in found] == [None, None]
-
-
-@pytest.mark.integration
-def test_a_batch_is_recorded_or_drawn(tiny_reasoner: HfEngine, prompts: list[Prompt]) -> None:
-    mixed = [replace(prompts[0], recorded=RecordedTrace("t:1", "a", "b")), *prompts[1:]]
-    with pytest.raises(EngineError, match="recorded trace or none, got 1 of 6"):
-        traces_of(tiny_reasoner, mixed, PLAN)
 
 
 @pytest.mark.parametrize(

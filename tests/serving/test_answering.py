@@ -23,9 +23,9 @@ from stopadvisor.ground.results import from_document, to_document
 from stopadvisor.policy.frozen import Policy, save_policy
 from stopadvisor.policy.requests import Reply
 from stopadvisor.serving import answering
-from stopadvisor.serving.answer_file import AnswerFile, AnswerRecord, FullAnswer
+from stopadvisor.serving.answer_file import AnswerFile, AnswerRecord, FullAnswer, graded_text
 from stopadvisor.serving.answer_summary import AnswerSummary, MeanTokens
-from stopadvisor.serving.answering import AnswerSettings, _compare, _gradable, answer_workload
+from stopadvisor.serving.answering import AnswerSettings, _compare, answer_workload
 from stopadvisor.stats.intervals import exact_interval
 from stopadvisor.workload.questions import Question
 from tests.engines.fake_server import FakeServer, fake_server
@@ -333,10 +333,10 @@ def test_a_forced_answer_is_graded_whole(
     finish: Literal["stopped", "stop"], visible: int, seen: str
 ) -> None:
     reply = replace(REPLY, finish=finish, visible_tokens=visible)
-    assert _gradable(QUESTION, reply) == seen
+    assert graded_text(reply) == seen
     assert FullAnswer.of(QUESTION, reply, None).normalized == normalize("numeric", seen)
     nothing = replace(reply, text=None, answer=None)
-    assert _gradable(QUESTION, nothing) is None
+    assert graded_text(nothing) is None
     assert FullAnswer.of(QUESTION, nothing, None).normalized == ""
 
 

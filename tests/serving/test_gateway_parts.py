@@ -21,9 +21,9 @@ from stopadvisor.ground.errors import EngineError
 from stopadvisor.policy.rung_policies import read_rungs
 from stopadvisor.runs.ladder import Rung
 from stopadvisor.serving.gateway import server
+from stopadvisor.serving.gateway.app import as_reference
 from stopadvisor.serving.gateway.forward import proxy_of
 from stopadvisor.serving.gateway.intake import Admission, Refusal
-from stopadvisor.serving.gateway.ladder_reply import as_reference
 from stopadvisor.serving.gateway.policies import Bound, PolicySet, entries
 from stopadvisor.serving.gateway.pool import Pool, Upstream
 from stopadvisor.serving.metrics import Log, Metrics, RequestRecord

@@ -161,7 +161,6 @@ def attend(
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float | None = None,
-    dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Scaled dot-product attention without copying keys and values.

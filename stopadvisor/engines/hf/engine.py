@@ -20,7 +20,7 @@ from stopadvisor.engines.hf.local_model import (
     within_memory,
 )
 from stopadvisor.engines.sampling import entropy_top_k, thinking_room
-from stopadvisor.engines.trace import Trace, are_recorded, raw_trace, read_recorded
+from stopadvisor.engines.trace import Trace, raw_trace, read_recorded
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import OnStop, Reply, Request, policy_plan
 from stopadvisor.policy.session import Rule
@@ -135,7 +135,7 @@ class HfEngine(LocalModel, ChatEngine):
         self, traces: list[Trace], on_tokens: Callable[[int], None] | None
     ) -> Generator[Finished]:
         """Yield groups of traces as they finish, or all recorded ones after one prefill."""
-        if not are_recorded([trace.prompt for trace in traces]):
+        if traces[0].prompt.recorded is None:  # all have a recorded trace, or none
             yield from self.batch(traces).finished(on_tokens)
             return
         for trace in traces:

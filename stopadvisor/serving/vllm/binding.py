@@ -17,7 +17,7 @@ from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import policy_plan
 from stopadvisor.probes.asking import ProbePlan, is_open_cue
 from stopadvisor.serving.eligibility import Coverage
-from stopadvisor.serving.serve_settings import check_tasks
+from stopadvisor.serving.serve_settings import ServeSettings, check_tasks
 from stopadvisor.serving.vllm.adapter import EngineFacts, VllmEngine
 from stopadvisor.serving.vllm.engine_model import EngineModel, Likeliest
 
@@ -42,13 +42,11 @@ def bind_policies(
     facts: EngineFacts,
     loaded: LoadedTokenizer,
     engine: VllmEngine,
-    *,
-    any_text: bool = False,
-    audits: bool = False,
+    settings: ServeSettings,
 ) -> tuple[BoundPolicy, ...]:
     """Return the policies that fit this engine: one, or one for each task.
 
-    `loaded` is the model's own tokenizer; `audits` says whether replies will be audited.
+    `loaded` is the model's own tokenizer.
 
     Raises
     ------
@@ -66,7 +64,7 @@ def bind_policies(
             "a probe must meet the cache of its thinking: expected --data-parallel-size 1, got "
             f"{facts.replicas}; start several servers and a load balancer instead"
         )
-    if audits and facts.api_servers > 1:
+    if settings.audit is not None and facts.api_servers > 1:
         raise ModelError(
             "an audit log has one writer: expected --api-server-count 1 with --audit, got "
             f"{facts.api_servers}"
@@ -75,7 +73,7 @@ def bind_policies(
     refused: list[str] = []
     for path, policy in policies:
         try:
-            fitting.append((path, _bind(policy, facts, loaded, engine, any_text=any_text)))
+            fitting.append((path, _bind(policy, facts, loaded, engine, settings)))
         except (PolicyError, ModelError) as error:
             refused.append(f"{path}: {error}")
     if not fitting:
@@ -89,8 +87,7 @@ def _bind(
     facts: EngineFacts,
     loaded: LoadedTokenizer,
     engine: VllmEngine,
-    *,
-    any_text: bool,
+    settings: ServeSettings,
 ) -> BoundPolicy:
     terms, plan = policy.terms, policy_plan(policy, at_server=True)
     chat = Chat.of(loaded.tokenizer, template_kwargs=terms.chat_template_kwargs)
@@ -129,7 +126,7 @@ def _bind(
         names=facts.names,
         sampling=sampling,
         closer_tokens=len(chat.closer.ids),
-        any_text=any_text,
+        any_text=settings.any_text,
     )
     if not facts.prefix_caching:
         remarks.append("prefix caching is off: each probe reads its whole prompt again")

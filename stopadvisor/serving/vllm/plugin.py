@@ -38,7 +38,7 @@ class StopAdvisorPlugin:
             from stopadvisor.serving.vllm.route import MarkedReplies
 
             self._version = check_vllm()
-            self._settings = settings_of()
+            self._settings = settings_of(os.environ)
             self._policies = load_policies(self._settings)
             take_route(app)
             app.add_middleware(MarkedReplies, server=app, state=app.state)

@@ -22,7 +22,7 @@ _KEYS, _ANY_TEXT = "STOPADVISOR_REQUIRE_SIGNATURE", "STOPADVISOR_ANY_TEXT"
 _AUDIT = "STOPADVISOR_AUDIT"
 
 
-def settings_of(variables: Mapping[str, str] = os.environ) -> ServeSettings:
+def settings_of(variables: Mapping[str, str]) -> ServeSettings:
     """Read the settings from environment variables.
 
     Raises `PolicyError` if no policy is named, or a switch is neither 0 nor 1.
@@ -53,21 +53,20 @@ def variables_of(settings: ServeSettings) -> dict[str, str]:
     }
 
 
-def check_vllm(found: str | None = None) -> str:
+def check_vllm() -> str:
     """Return vLLM's version; accept untried newer ones, as the self-test at start decides.
 
     Raises `ModelError` if vLLM is older than any tried version, or is not installed.
     """
     tried = ", ".join(f"{series}.*" for series in _TRIED)
-    if found is None:
-        try:
-            found = version("vllm")
-        except PackageNotFoundError as error:
-            raise ModelError(
-                f"there is no vLLM in this environment (tried with {tried}): "
-                "pip install 'stopadvisor[vllm]' into vLLM's; a gateway to running servers "
-                "(--upstream URL) needs 'stopadvisor[serve]'"
-            ) from error
+    try:
+        found = version("vllm")
+    except PackageNotFoundError as error:
+        raise ModelError(
+            f"there is no vLLM in this environment (tried with {tried}): "
+            "pip install 'stopadvisor[vllm]' into vLLM's; a gateway to running servers "
+            "(--upstream URL) needs 'stopadvisor[serve]'"
+        ) from error
     if _series(found) < _series(_TRIED[0]):
         raise ModelError(
             f"the plugin was tried with vLLM {tried} and takes no older one, got {found}: "

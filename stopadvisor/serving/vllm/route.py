@@ -78,13 +78,7 @@ class PolicyRoute:
         """
         # In a thread: hashing weights and decoding a vocabulary take seconds.
         fitting = await asyncio.to_thread(
-            bind_policies,
-            policies,
-            self.facts,
-            self.tokenizer,
-            self.engine,
-            any_text=self.settings.any_text,
-            audits=self.settings.audit is not None,
+            bind_policies, policies, self.facts, self.tokenizer, self.engine, self.settings
         )
         for bound in fitting:
             if bound.policy.kind == "stop":

@@ -248,7 +248,8 @@ def bound_at(
 ) -> BoundPolicy:
     """A policy at this engine."""
     found = [(Path("policy.joblib"), policy or policy_of())]
-    (bound,) = bind_policies(found, replace(FACTS, **changes), loaded(), engine, any_text=any_text)
+    settings = ServeSettings(found[0][0], any_text=any_text)
+    (bound,) = bind_policies(found, replace(FACTS, **changes), loaded(), engine, settings)
     return bound
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from stopadvisor.engines.sampling import Sampling
 from stopadvisor.ground.errors import ModelError, PolicyError
+from stopadvisor.serving.serve_settings import ServeSettings
 from stopadvisor.serving.vllm.binding import bind_policies
 from tests.policy_content import family_content
 from tests.serving.vllm.fake_engine import FACTS, FakeEngine, bound_at, loaded, policy_of
@@ -156,12 +157,14 @@ def test_a_whole_vocabulary_is_asked_for_where_a_part_tells_too_little() -> None
 def test_of_a_folder_the_one_for_this_model_serves() -> None:
     own = policy_of()
     other = policy_of(model={**own.content["model"], "revision": "sha256:" + "0" * 64})
-    engine = FakeEngine()
+    engine, settings = FakeEngine(), ServeSettings(Path("policies"))
     named = [(Path("other.joblib"), other), (Path("own.joblib"), own)]
-    (bound,) = bind_policies(named, FACTS, loaded(), engine)
+    (bound,) = bind_policies(named, FACTS, loaded(), engine, settings)
     assert bound.policy.digest == own.digest
     with pytest.raises(PolicyError, match=r"^other\.joblib: .* revision"):
-        bind_policies(named[:1], FACTS, loaded(), engine)
+        bind_policies(named[:1], FACTS, loaded(), engine, settings)
     for second in (own, policy_of(task="mixed")):
         with pytest.raises(PolicyError, match=r"expected one policy for each model and task"):
-            bind_policies([(Path("own"), own), (Path("b"), second)], FACTS, loaded(), engine)
+            bind_policies(
+                [(Path("own"), own), (Path("b"), second)], FACTS, loaded(), engine, settings
+            )
