@@ -16,7 +16,6 @@ from typing import Protocol
 from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
 from stopadvisor.engines.trace import AnswerReport, Trace, report_drawn
 from stopadvisor.ground.errors import EngineError, UndecidedError
-from stopadvisor.policy.requests import OnStop
 from stopadvisor.policy.session import AskProbe, Ended, Rule, Session, Show, Stop, Think
 
 __all__ = ["Backend", "Grown", "LiveAnswer", "LiveRequest", "Observer", "Thinking"]
@@ -130,7 +129,6 @@ class LiveRequest:
     """Starts generating the trace; takes a callback for new tokens, or None."""
     rule: Rule | None
     """None never stops."""
-    on_stop: OnStop
     task: str
     observer: Observer | None = None
     shadow: bool = False
@@ -158,7 +156,7 @@ class LiveRequest:
         return Session(
             rule,
             closer_tokens=len(self.backend.stops.chat.closer.ids),
-            on_stop=self.on_stop,
+            on_stop=self.trace.plan.on_stop,
             task=self.task,
             streams=streams,
             at_once=self.at_once,

@@ -185,6 +185,7 @@ def policy_plan(
         temperature=terms.sampling.temperature,
         entropy=source,
         seed=terms.sampling.seed,
+        on_stop=policy.on_stop,
     )
 
 

@@ -82,7 +82,8 @@ class ProbePlan:
     """`full`, or `top-k:K` to measure as a server that returns K log-probabilities would."""
     seed: int = 0
     on_stop: OnStop = "probe"
-    """With ``answer``, also decode the visible answer after every prefix, up to `answer_cap`."""
+    """What a stop replies with.  When probing, ``answer`` also decodes the visible answer after
+    every prefix, up to `answer_cap`."""
     schedule: Schedule = "grid"
     """All schedules except ``grid`` probe only inside each trace."""
     every: int | None = None

@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -68,7 +68,6 @@ class Answering(Protocol):
         rule: Rule | None,
         *,
         batch_size: int | None = None,
-        on_stop: OnStop = "probe",
     ) -> Iterator[tuple[int, Reply]]:
         """Answer requests; yield each reply with its request's index as soon as it is complete.
 
@@ -156,7 +155,7 @@ def answer_workload(
     make_requests(workload.questions, policy)
     with open_graders(settings.grader) as graders, open_engine(policy) as engine:
         plan, remarks = _plan(policy, engine, settings)
-        on_stop, grader = settings.on_stop or policy.on_stop, graders.right
+        grader = graders.right
         calibrated, now = policy.terms.grading, dict(grader.identity)
         by_function = any("grader_sha256" in identity for identity in (calibrated, now))
         if (
@@ -169,16 +168,14 @@ def answer_workload(
                 f"{described(calibrated)} (--grader)"
             )
         # Everything that determines the answers, their grades and their costs.
-        identity = [policy.digest, engine.identity(), plan.answer_cap, on_stop]
+        identity = [policy.digest, engine.identity(), plan.answer_cap, plan.on_stop]
         identity += [now] if grader.reads_questions else []
         setting = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
         path = settings.out or Path("runs") / f"{workload.name}-{policy.digest[:8]}.jsonl"
         with AnswerFile.open(path, setting) as file:
             questions = workload.questions[: settings.limit]
             wanted = {question.id for question in questions}
-            answer_pass = _AnswerPass(
-                policy, plan, engine, on_stop, file, grader, progress, settings
-            )
+            answer_pass = _AnswerPass(policy, plan, engine, file, grader, progress, settings)
             uncompared = sum(line.full is None for line in file.lines if line.id in wanted)
             if settings.compare_full and uncompared:
                 remarks.append(
@@ -219,7 +216,7 @@ def _plan(
 ) -> tuple[ProbePlan, list[str]]:
     """The engine's plan for a policy, and remarks on how it differs from calibration's."""
     if policy.ladder:
-        return _WHOLE_REPLIES, []
+        return replace(_WHOLE_REPLIES, on_stop=policy.on_stop), []
     stopping = cast("AnsweringEngine", engine)
     remarks = policy.check_source(engine.identity(), stopping.entropy_for(policy))
     if settings.on_stop not in (None, policy.on_stop) and policy.kind == "stop":
@@ -227,7 +224,8 @@ def _plan(
             f"--on-stop {settings.on_stop}: the certificate does not cover these answers, "
             f"it was shown for on-stop {policy.on_stop}"
         )
-    return stopping.policy_plan(policy, answer_cap=settings.answer_cap), remarks
+    plan = stopping.policy_plan(policy, answer_cap=settings.answer_cap)
+    return replace(plan, on_stop=settings.on_stop or plan.on_stop), remarks
 
 
 # --- One pass -------------------------------------------------------------------------------------
@@ -240,7 +238,6 @@ class _AnswerPass:
     policy: Policy
     plan: ProbePlan
     engine: Answering
-    on_stop: OnStop
     file: AnswerFile
     grader: Grades
     progress: Progress
@@ -288,7 +285,6 @@ class _AnswerPass:
                 self.plan,
                 self.policy if stopping else None,
                 batch_size=self._size,
-                on_stop=self.on_stop,
             )
             try:
                 for index, reply in replies:
@@ -340,10 +336,10 @@ def _summary(
         model=answered.engine.name,
         out=str(answered.file.path),
         setting=answered.file.setting,
-        on_stop=answered.on_stop,
+        on_stop=answered.plan.on_stop,
         serving="resume" if answered.engine.identity()["engine"] == "openai" else None,
         server_saving_pct=saving,
-        certified=certificate is not None and answered.on_stop == terms.on_stop,
+        certified=certificate is not None and answered.plan.on_stop == terms.on_stop,
         alpha=None if certificate is None else certificate.alpha,
         loss=None if certificate is None else certificate.loss,
         questions=len(lines),

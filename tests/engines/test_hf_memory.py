@@ -97,10 +97,14 @@ def run_out(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
 
 
 def ask(
-    engine: HfEngine, questions: Sequence[Question], policy: Policy, **options: Any
+    engine: HfEngine,
+    questions: Sequence[Question],
+    policy: Policy,
+    size: int,
+    on_stop: OnStop = "probe",
 ) -> Iterator[tuple[int, Reply]]:
-    requests = make_requests(questions, policy)
-    return engine.serve(requests, policy_plan(policy), policy, **options)
+    plan = replace(policy_plan(policy), on_stop=on_stop)
+    return engine.serve(make_requests(questions, policy), plan, policy, batch_size=size)
 
 
 def serve(*args: Any, **options: Any) -> list[tuple[int, Reply]]:
@@ -135,18 +139,18 @@ def test_memory_that_ends_costs_no_answer(
     """Replies yielded before stay valid, and the others are correct in smaller batches."""
     on_stop: OnStop = "answer" if phase == "writing" else "probe"
     if on_stop not in undisturbed:
-        whole = serve(tiny_reasoner, questions, policy, batch_size=SIZE, on_stop=on_stop)
+        whole = serve(tiny_reasoner, questions, policy, SIZE, on_stop=on_stop)
         undisturbed[on_stop] = timeless(whole)
     expected = undisturbed[on_stop]
     assert 2 < sum(reply.finish == "stopped" for reply in expected.values()) <= N
     failed, found = run_out(phase, after=after), dict[int, Reply]()
-    asked = ask(tiny_reasoner, questions, policy, batch_size=SIZE, on_stop=on_stop)
+    asked = ask(tiny_reasoner, questions, policy, SIZE, on_stop=on_stop)
     with pytest.raises(OutOfMemory, match=f"^{SIZE} questions at once do not fit into memory"):
         found.update(asked)
     assert len(failed) == 1
     left = [number for number in range(N) if number not in found]
     rest = [questions[number] for number in left]
-    again = serve(tiny_reasoner, rest, policy, batch_size=SIZE // 2, on_stop=on_stop)
+    again = serve(tiny_reasoner, rest, policy, SIZE // 2, on_stop=on_stop)
     found |= {left[number]: reply for number, reply in again}
     assert timeless(found.items()) == expected
 
@@ -159,7 +163,7 @@ def test_one_question_that_does_not_fit_is_an_error_in_one_line(
 ) -> None:
     run_out("drawing")
     with pytest.raises(OutOfMemory) as caught:
-        serve(tiny_reasoner, questions, policy, batch_size=1)
+        serve(tiny_reasoner, questions, policy, 1)
     assert str(caught.value) == (
         "1 question at once does not fit into memory: CUDA out of memory. Tried to allocate 2.00 "
         "GiB."
@@ -189,7 +193,7 @@ def test_the_memory_of_what_failed_is_given_back(
     gc.disable()
     try:
         with pytest.raises(OutOfMemory):
-            serve(tiny_reasoner, questions, policy, batch_size=SIZE)
+            serve(tiny_reasoner, questions, policy, SIZE)
         assert [batch() for batch in batches] == [None]
     finally:
         gc.enable()
@@ -217,7 +221,7 @@ def test_a_processor_says_in_words_that_memory_ends(
 
     monkeypatch.setattr(FORWARD, fail)
     with pytest.raises(kind, match=says):
-        serve(tiny_reasoner, questions, policy, batch_size=3)
+        serve(tiny_reasoner, questions, policy, 3)
 
 
 @pytest.mark.parametrize("phase", ["the first prompts", "drawing", "probing traces"])
@@ -267,7 +271,7 @@ def test_numbers_that_are_none_end_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with spoiled(monkeypatch, float(value), phase, 1), pytest.raises(EngineError) as caught:
-        serve(tiny_reasoner, questions, policy, batch_size=SIZE, on_stop="answer")
+        serve(tiny_reasoner, questions, policy, SIZE, on_stop="answer")
     assert not isinstance(caught.value, OutOfMemory)
     assert "not finite; another dtype may help (--dtype float32)" in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -145,11 +145,11 @@ def middling(engine: HfEngine, family: str, traces: Sequence[RawTrace], **change
 
 
 def answers(
-    engine: HfEngine, questions: Sequence[Question], policy: Policy, **options: Any
+    engine: HfEngine, questions: Sequence[Question], policy: Policy, batch_size: int
 ) -> list[Reply]:
     """Serve the questions under the policy's plan; replies in their order."""
     requests, plan = make_requests(questions, policy), policy_plan(policy)
-    found = dict(engine.serve(requests, plan, policy, **options))
+    found = dict(engine.serve(requests, plan, policy, batch_size=batch_size))
     return [found[i] for i in range(len(questions))]
 
 
@@ -287,7 +287,7 @@ def test_policies_stop_where_recorded_probes_say_wherever_they_probe(
     content |= {"decision_threshold": linear, "threshold": display_threshold(family, linear)}
     policy = bound(tiny_reasoner, content, on_stop=on_stop, max_think=CAP)
     traces = probed(policy)
-    found = answers(tiny_reasoner, questions[FEW], policy, batch_size=5, on_stop=on_stop)
+    found = answers(tiny_reasoner, questions[FEW], policy, batch_size=5)
     stops = check(policy, traces, found, on_stop)
     assert trigger.stop_at is None or half in stops, stops
     assert len(set(stops)) > 1, stops

@@ -95,9 +95,7 @@ def test_of_a_real_model_end_by_themselves(
 ) -> None:
     policy = _stops_at(tiny_reasoner, 24, temperature=None)
     prompts = [request.prompt for request in make_requests(easiest(1), policy)]
-    at = replace(
-        policy_plan(policy), budgets=(0, 10, 24), greedy=True, answer_cap=40, on_stop="answer"
-    )
+    at = replace(policy_plan(policy), budgets=(0, 10, 24), greedy=True, answer_cap=40)
     for question, trace in zip(prompts, traces_of(tiny_reasoner, prompts, at), strict=True):
         assert check_visible(tiny_reference, tiny_reasoner, question, trace, at)
 
@@ -115,13 +113,12 @@ def test_are_those_that_serving_gives(temperature: float | None, tiny_reasoner: 
     budgets = (10, 23)
     policies = [_stops_at(tiny_reasoner, budget, temperature=temperature) for budget in budgets]
     requests = make_requests(easiest(9), policies[0])
-    probing = replace(policy_plan(policies[0]), budgets=budgets, on_stop="answer")
+    probing = replace(policy_plan(policies[0]), budgets=budgets)
     traces = traces_of(tiny_reasoner, [request.prompt for request in requests], probing)
     n_stopped = 0
     for position, policy in enumerate(policies):
-        for index, reply in tiny_reasoner.serve(
-            requests, policy_plan(policy), policy, batch_size=4, on_stop="answer"
-        ):
+        plan = policy_plan(policy)
+        for index, reply in tiny_reasoner.serve(requests, plan, policy, batch_size=4):
             probe = traces[index].probes[position]
             assert probe.ended == (reply.stopped_at is None)
             if probe.ended:

@@ -136,8 +136,8 @@ def test_it_stops_where_the_recorded_probe_was_followed_by_the_closer(
     questions = read_workload(TINY.parent / "hard.jsonl").questions[:3]
     requests, own = make_requests(questions, policy), policy_plan(policy)
     assert own.cue == OPEN_PLAN.cue
-    traces = traces_of(tiny_reasoner, [r.prompt for r in requests], replace(own, on_stop=on_stop))
-    replies = dict(tiny_reasoner.serve(requests, own, policy, batch_size=3, on_stop=on_stop))
+    traces = traces_of(tiny_reasoner, [r.prompt for r in requests], own)
+    replies = dict(tiny_reasoner.serve(requests, own, policy, batch_size=3))
     stops = 0
     for number, trace in enumerate(traces):
         first = next((p for p in trace.probes if p.closed_by_itself and not p.ended), None)
@@ -162,7 +162,7 @@ def test_a_server_stops_there_too(on_stop: OnStop, text: str) -> None:
         )  # fmt: skip
         own = policy_plan(policy, at_server=True)
         asked = make_requests(["3+4"], policy)
-        ((_, reply),) = engine.serve(asked, own, policy, on_stop=on_stop)
+        ((_, reply),) = engine.serve(asked, own, policy)
         sent = [body["prompt"] for body in server.asked]
     assert (reply.budget, reply.text, reply.answer, reply.n_probes) == (12, text, "7", 3)
     assert reply.thinking == words().decode(ids_of(story.thinking)[:12])

@@ -13,7 +13,7 @@ from stopadvisor.engines.http.client import Client, StreamTimeouts, Unreachable
 from stopadvisor.engines.openai.early_exit import bind_policy
 from stopadvisor.engines.openai.served_model import open_client
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.policy.requests import Reply, make_requests, policy_plan
+from stopadvisor.policy.requests import Reply, make_requests
 from tests.engines.fake_server import BREAKS, FAULTS, FakeServer, Story, fake_server, ids_of, words
 from tests.engines.test_openai_online import LENGTH, NEVER, THINKING, bound_at, one, policy_at
 
@@ -62,8 +62,7 @@ def watched(
         options = {"retry_timeout": 0.0, **(client or {})}
         served = await open_client(Client([server.url], "tiny-reasoner", **options))
         try:
-            plan = policy_plan(policy, at_server=True)
-            bound = replace(bind_policy(policy, served, plan), **service)
+            bound = replace(bind_policy(policy, served), **service)
             server.asked.clear()
             server.faults = list(faults)
             (request,) = make_requests(["3+4"], policy)

@@ -76,7 +76,7 @@ def one(
         policy = policy or policy_of(engine, **changes)
         server.faults = list(faults)
         asked, plan = make_requests(["3+4"], policy), policy_plan(policy, at_server=True)
-        ((number, reply),) = engine.serve(asked, plan, policy, on_stop=policy.on_stop)
+        ((number, reply),) = engine.serve(asked, plan, policy)
     assert number == 0
     return reply
 
@@ -235,7 +235,7 @@ def test_markers_cost_no_request_a_token() -> None:
 async def bound_at(server: FakeServer, policy: Policy) -> AsyncIterator[PolicyService]:
     served = await open_client(Client([server.url], "tiny-reasoner", retry_timeout=1.0))
     try:
-        yield bind_policy(policy, served, policy_plan(policy, at_server=True))
+        yield bind_policy(policy, served)
     finally:
         await served.client.aclose()
 

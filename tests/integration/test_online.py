@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stopadvisor.policy.requests import OnStop, Reply, make_requests, policy_plan
+from stopadvisor.policy.requests import OnStop, Reply, make_requests
 from tests.engines.online_policies import rule
 from tests.material import easiest
 
@@ -40,8 +40,10 @@ def test_a_server_gives_the_replies_of_the_local_engine(
 ) -> None:
     policy = rule(local, family, threshold, budgets=BUDGETS, entropy_source="top-k:20")
     asked = make_requests(easiest(N_QUESTIONS), policy)
-    here = dict(local.serve(asked, policy_plan(policy), policy, on_stop=on_stop))
-    there = dict(remote.serve(asked, remote.policy_plan(policy), policy, on_stop=on_stop))
+    here, there = (
+        dict(engine.serve(asked, replace(engine.policy_plan(policy), on_stop=on_stop), policy))
+        for engine in (local, remote)
+    )
     assert _untimed(there) == _untimed(here)
     stops = {reply.stopped_at for reply in there.values()}
     assert len(stops) >= 3, "stops at several checkpoints, or the comparison shows little"

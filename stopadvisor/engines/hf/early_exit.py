@@ -16,7 +16,7 @@ from stopadvisor.engines.answer_end import ForcedAnswer
 from stopadvisor.engines.hf.branch import Branch, probe_branches
 from stopadvisor.engines.hf.local_model import LocalModel, RollingBatch, within_memory
 from stopadvisor.engines.trace import AnswerReport, Trace, make_reply, report_drawn
-from stopadvisor.policy.requests import OnStop, Reply, Request
+from stopadvisor.policy.requests import Reply, Request
 from stopadvisor.policy.session import AskProbe, Event, Rule, Session, Stop, Think
 from stopadvisor.probes.asking import ProbePlan
 
@@ -30,7 +30,6 @@ def serve_requests(
     rule: Rule | None,
     *,
     batch_size: int,
-    on_stop: OnStop = "probe",
 ) -> Iterator[tuple[int, Reply]]:
     """Answer requests in batches; yield each reply with its number as soon as it is complete.
 
@@ -39,7 +38,7 @@ def serve_requests(
     """
     for first in range(0, len(requests), batch_size):
         numbered = dict(enumerate(requests[first : first + batch_size], first))
-        serving = _Serving(model, numbered, plan, rule, on_stop)
+        serving = _Serving(model, numbered, plan, rule)
         while serving.unfinished:
             yield from within_memory(serving.step, serving.give_up)
 
@@ -62,7 +61,6 @@ class _Serving:
     requests: dict[int, Request]
     plan: ProbePlan
     rule: Rule | None
-    on_stop: OnStop
     _open: dict[Trace, _RequestState] = field(default_factory=dict, init=False)
     """Requests without a reply."""
     _batch: RollingBatch | None = field(default=None, init=False)
@@ -97,7 +95,7 @@ class _Serving:
         traces = self.model.begin([r.prompt for r in self.requests.values()], self.plan)
         for (i, request), trace in zip(self.requests.items(), traces, strict=True):
             session = Session(
-                self.rule, closer_tokens=closer, on_stop=self.on_stop, task=request.task
+                self.rule, closer_tokens=closer, on_stop=self.plan.on_stop, task=request.task
             )
             event, report = session.next_event(), AnswerReport(self.rule, self.model.chat)
             self._open[trace] = _RequestState(i, request, started, session, event, report)
@@ -127,13 +125,13 @@ class _Serving:
                     stopped[branch.row] = state.event, forced
         branches = [Branch(row, stopped[row][0].position) for row in sorted(stopped)]
         written: list[list[int]] = []
-        if branches and self.on_stop == "answer":
+        if branches and self.plan.on_stop == "answer":
             written = self.model.write(batch.kept, batch.traces, branches)
         replies = []
         for number, branch in enumerate(branches):
             trace, (stop, answer) = batch.traces[branch.row], stopped[branch.row]
             trace.end.over = True
-            served = written[number] if self.on_stop == "answer" else answer
+            served = written[number] if self.plan.on_stop == "answer" else answer
             replies.append(self._reply(trace, served, stop))
         return replies
 

@@ -22,7 +22,7 @@ from stopadvisor.engines.hf.local_model import (
 from stopadvisor.engines.sampling import entropy_top_k, thinking_room
 from stopadvisor.engines.trace import Trace, raw_trace, read_recorded
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.policy.requests import OnStop, Reply, Request, policy_plan
+from stopadvisor.policy.requests import Reply, Request, policy_plan
 from stopadvisor.policy.session import Rule
 from stopadvisor.probes.asking import Capabilities, Check, ProbePlan, Prompt, RawTrace
 from stopadvisor.probes.trigger import TracePositions, trace_positions
@@ -174,11 +174,10 @@ class HfEngine(LocalModel, ChatEngine):
         rule: Rule | None,
         *,
         batch_size: int | None = None,
-        on_stop: OnStop = "probe",
     ) -> Iterator[tuple[int, Reply]]:
         """Answer requests in batches; raises `OutOfMemory` if one is too large."""
         size = batch_size or self.auto_batch_size(plan)
-        return serve_requests(self, requests, plan, rule, batch_size=size, on_stop=on_stop)
+        return serve_requests(self, requests, plan, rule, batch_size=size)
 
     # --- Parts of a batch ---
 

@@ -13,7 +13,7 @@ from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.ground.fields import MOST_TOKENS
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy
-from stopadvisor.policy.requests import OnStop, Reply, Request, RungAnswer, policy_plan
+from stopadvisor.policy.requests import Reply, Request, RungAnswer, policy_plan
 from stopadvisor.probes.asking import ProbePlan, Prompt, cue_text
 from stopadvisor.runs.ladder import Rung
 
@@ -77,20 +77,17 @@ class LocalModels:
             plan, most = policy_plan(policy), MOST_TOKENS
         # The task only says how to read an answer, which the caller does.
         task = "exact" if policy is None else policy.terms.task
-        on_stop: OnStop = "probe" if policy is None else policy.on_stop
         requests = [Request(prompt, task) for _, prompt, _ in batch]
         size = self._batch_size or engine.auto_batch_size(plan)
         while True:
             try:
-                replies = dict(
-                    engine.serve(requests, plan, policy, batch_size=size, on_stop=on_stop)
-                )
+                replies = dict(engine.serve(requests, plan, policy, batch_size=size))
                 break
             except OutOfMemory:
                 if size == 1:
                     raise
                 size //= 2
-        cue = cue_text(plan.cue) if on_stop == "probe" else ""
+        cue = cue_text(plan.cue) if plan.on_stop == "probe" else ""
         return [_answer(replies[number], most, cue) for number in range(len(batch))]
 
 

@@ -18,7 +18,7 @@ from stopadvisor.engines.openai.rung_servers import RungServers
 from stopadvisor.ground.fields import plain
 from stopadvisor.policy.climber import Ask
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.policy.requests import Climbed, OnStop, Reply, Request, RungAnswer
+from stopadvisor.policy.requests import Climbed, Reply, Request, RungAnswer
 from stopadvisor.policy.session import Rule
 from stopadvisor.probes.asking import ProbePlan, Prompt
 
@@ -122,10 +122,9 @@ class LadderEngine:
         rule: Rule | None,
         *,
         batch_size: int | None = None,
-        on_stop: OnStop = "probe",
     ) -> Iterator[tuple[int, Reply]]:
         """Yield each reply when it is done; without a `rule` only the reference is asked."""
-        del plan, on_stop
+        del plan
 
         async def ask(request: Request) -> Reply:
             began, prompt = time.perf_counter(), request.prompt

@@ -15,7 +15,7 @@ from stopadvisor.engines.openai.served_model import NO_ENTROPY, ServedModel
 from stopadvisor.engines.trace import Trace, make_reply
 from stopadvisor.ground.errors import ModelError
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.policy.requests import OnStop, Reply, Request
+from stopadvisor.policy.requests import Reply, Request, policy_plan
 from stopadvisor.policy.session import Rule
 from stopadvisor.probes.asking import ProbePlan
 
@@ -67,7 +67,6 @@ class PolicyService:
     model: ServedModel
     plan: ProbePlan
     rule: Rule | None
-    on_stop: OnStop
     remarks: list[str]
     """Notes for the user; requests may add to them."""
     shadow: bool = False
@@ -126,7 +125,6 @@ class PolicyService:
             trace,
             partial(_ResumedThinking, self.model, trace),
             self.rule,
-            self.on_stop,
             request.task,
             observer,
             shadow=self.shadow,
@@ -154,11 +152,12 @@ class PolicyService:
         )
 
 
-def bind_policy(policy: Policy, served: ServedModel, plan: ProbePlan) -> PolicyService:
+def bind_policy(policy: Policy, served: ServedModel) -> PolicyService:
     """Bind a policy to a served model.
 
     Raises `PolicyError` if it was made for another model, tokenizer, template or entropy source.
     """
     source, requested = entropy_at(served, policy)
     remarks = policy.check_source(served.identity(), source)
-    return PolicyService(served, replace(plan, entropy=requested), policy, policy.on_stop, remarks)
+    plan = replace(policy_plan(policy, at_server=True), entropy=requested)
+    return PolicyService(served, plan, policy, remarks)

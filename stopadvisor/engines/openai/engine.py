@@ -22,7 +22,7 @@ from stopadvisor.engines.openai.endpoint import USUAL_TOP
 from stopadvisor.engines.openai.served_model import NO_ENTROPY, ServedModel
 from stopadvisor.engines.trace import raw_trace, read_recorded
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.policy.requests import OnStop, Reply, Request, policy_plan
+from stopadvisor.policy.requests import Reply, Request, policy_plan
 from stopadvisor.policy.session import Rule
 from stopadvisor.probes.asking import Capabilities, Check, ProbePlan, Prompt, RawTrace
 from stopadvisor.probes.trigger import trace_positions
@@ -140,13 +140,12 @@ class OpenAiEngine(ChatEngine):
         rule: Rule | None,
         *,
         batch_size: int | None = None,
-        on_stop: OnStop = "probe",
     ) -> Iterator[tuple[int, Reply]]:
         """Answer requests, `batch_size` (by default the concurrency) at once.
 
         Replies finished before an error are yielded before it is raised.
         """
-        service = PolicyService(self.served_model, plan, rule, on_stop, self.remarks)
+        service = PolicyService(self.served_model, plan, rule, self.remarks)
         return ask_each(self.portal, requests, service.answer, batch_size or self.concurrency)
 
     def close(self) -> None:

@@ -244,7 +244,7 @@ class PolicySet:
             chat_template_kwargs=served.policy.terms.chat_template_kwargs,
         )
         try:
-            service = bind_policy(served.policy, model, policy_plan(served.policy, at_server=True))
+            service = bind_policy(served.policy, model)
         except BaseException:
             await client.aclose()
             raise

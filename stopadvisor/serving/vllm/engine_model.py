@@ -89,7 +89,7 @@ class EngineModel:
             seldom = grown is None and not request.needs_ids
             return EngineThinking(self, trace, grown, seldom=seldom)
 
-        request = LiveRequest(self, trace, draw, policy, policy.on_stop, task, observer, shadow)
+        request = LiveRequest(self, trace, draw, policy, task, observer, shadow)
         return request
 
     async def finish(self, trace: Trace) -> int:
