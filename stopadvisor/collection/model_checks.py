@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
 
 from stopadvisor.answers.grading import Graders, Grades
 from stopadvisor.answers.normal_form import extract_forced, extract_natural, normalize
@@ -166,10 +165,7 @@ def worst(checks: Sequence[Check]) -> Status:
     return max((check.status for check in checks), key=_SEVERITY.index)
 
 
-_Report = TypeVar("_Report", bound=Preflight)
-
-
-def with_shortage(report: _Report, shortage: str | None) -> _Report:
+def with_shortage(report: Preflight, shortage: str | None) -> Preflight:
     """The report, headed by a warning if there are too few questions."""
     if shortage is None:
         return report

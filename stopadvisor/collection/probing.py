@@ -85,12 +85,13 @@ def probe(
     GraderError
         The grader cannot be loaded, or breaks the rules of graders.
     """
-    if engine.ladder is not None:
-        return record_replies(settings, engine, progress, whole=whole)
     workload = ready(settings, progress, whole=whole)
-    with open_graders(settings.grader) as graders, open_engine(engine) as model:
-        settings = settings.for_engine(model)
-        summary = _Probing(settings, workload, model, graders, progress).probe()
+    with open_graders(settings.grader) as graders:
+        if engine.ladder is not None:
+            return record_replies(settings, workload, engine, graders.right, progress)
+        with open_engine(engine) as model:
+            settings = settings.for_engine(model)
+            summary = _Probing(settings, workload, model, graders, progress).probe()
     keep_model_files(engine.model, summary.run)
     return summary
 
@@ -107,13 +108,17 @@ def try_questions(settings: ProbeSettings, engine: EngineSettings, progress: Pro
     EngineError
         The engine failed, or did not answer every prompt.
     """
-    if engine.ladder is not None:
-        return try_rungs(settings, engine, progress)
     workload = settings.read()
-    _, shortage = trial_questions(workload, settings)
-    with open_graders(settings.grader) as graders, open_engine(engine) as model:
-        settings = settings.for_engine(model)
-        report = _Probing(settings, workload, model, graders, progress).try_out()
+    fit, shortage = trial_questions(workload, settings)
+    report: Preflight
+    # A ladder's preflight grades nothing, but a wrong grader is refused before its recording.
+    with open_graders(settings.grader) as graders:
+        if engine.ladder is not None:
+            report = try_rungs(fit, settings.prompt_template, engine, progress)
+        else:
+            with open_engine(engine) as model:
+                settings = settings.for_engine(model)
+                report = _Probing(settings, workload, model, graders, progress).try_out()
     return with_shortage(report, shortage)
 
 

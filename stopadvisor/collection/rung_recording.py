@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stopadvisor._version import __version__
-from stopadvisor.answers.grading import Grades, open_graders
+from stopadvisor.answers.grading import Grades
 from stopadvisor.answers.normal_form import extract_natural, normalize
 from stopadvisor.collection.collect import (
     check_grading,
@@ -28,16 +28,13 @@ from stopadvisor.collection.model_checks import (
     Preflight,
     checked,
     keep_checks,
-    with_shortage,
     worst,
 )
 from stopadvisor.collection.probe_settings import (
     ProbeSettings,
     ProbeSummary,
     fit_questions,
-    ready,
     summary_of,
-    trial_questions,
 )
 from stopadvisor.engines.engine_settings import EngineSettings, open_ladder
 from stopadvisor.ground.constants import TRUNCATED_WARN
@@ -75,11 +72,14 @@ _SELF_WARN = 0.05
 
 
 def record_replies(
-    settings: ProbeSettings, engine: EngineSettings, progress: Progress, *, whole: bool = False
+    settings: ProbeSettings,
+    workload: Workload,
+    engine: EngineSettings,
+    grader: Grades,
+    progress: Progress,
 ) -> ProbeSummary:
-    """Ask the rungs of the engine's ladder for all missing replies; like `probing.probe`."""
-    workload = ready(settings, progress, whole=whole)
-    with open_graders(settings.grader) as graders, open_ladder(engine) as servers:
+    """Ask the rungs of the engine's ladder for all missing replies."""
+    with open_ladder(engine) as servers:
         ladder = servers.ladder
         longest = max(rung.max_tokens or ProbePlan.max_think for rung in ladder.rungs)
         manifest = build_manifest(
@@ -88,32 +88,32 @@ def record_replies(
             workload,
             fractions=settings.shares(workload),
             template=settings.prompt_template,
-            grading=graders.right.identity,
+            grading=grader.identity,
             ladder=ladder,
         )
         path = settings.out or run_path(Path("runs"), manifest)
         with lock_directory(path):
             run = RunDirectory.resume(path, manifest) or RunDirectory.create(path, manifest)
             replies = _Replies(settings.prompt_template, progress, servers)
-            job = _Recording(run, replies, workload, settings, graders.right)
+            job = _Recording(run, replies, workload, settings, grader)
             summary = job.go(workload.questions[: settings.limit], manifest)
-        for remark in graders.right.remarks():
-            progress.remark(remark)
+    for remark in grader.remarks():
+        progress.remark(remark)
     return summary
 
 
-def try_rungs(settings: ProbeSettings, engine: EngineSettings, progress: Progress) -> Preflight:
-    """Check the rungs of the engine's ladder on fit questions; like `try_questions`."""
-    fit, shortage = trial_questions(settings.read(), settings)
+def try_rungs(
+    fit: Sequence[Question], template: str | None, engine: EngineSettings, progress: Progress
+) -> Preflight:
+    """Check the rungs of the engine's ladder on the first fit questions."""
     fit = fit[:PREFLIGHT_QUESTIONS]
-    # A wrong grader is refused here, not by the recording.
-    with open_graders(settings.grader), open_ladder(engine) as servers:
-        replies = _Replies(settings.prompt_template, progress, servers)
+    with open_ladder(engine) as servers:
+        replies = _Replies(template, progress, servers)
         missing = replies.missing(fit, again=True)
         progress.begin("preflight", len(missing))
         for _ in replies.arriving(missing):
             pass
-    return with_shortage(replies.preflight(fit), shortage)
+    return replies.preflight(fit)
 
 
 _Rows = Sequence[Sequence[RungAnswer]]
