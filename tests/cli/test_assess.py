@@ -5,9 +5,7 @@ Figures are held by `assessment/test_figures`, screens by `report/test_screens`.
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import re
 import shutil
 import tomllib
@@ -134,23 +132,6 @@ def test_remarks_go_to_stderr_and_into_the_document(call: Call) -> None:
     assert "--split 40/60/0" in text
     assert "bound to no model" in text
     assert call("raw.npz", "--quiet", *FAST)[2] == ""
-
-
-# --- Bad input ------------------------------------------------------------------------------------
-
-
-def test_a_full_disk_is_one_line_and_keeps_the_old_assessment(
-    call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    call("runs/sums", *FAST)
-    old = Path("runs/sums/assessment.json").read_bytes()
-
-    def full(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
-    assert "No space left on device" in call.refused("runs/sums", "--alpha", "0.1", *FAST)
-    assert Path("runs/sums/assessment.json").read_bytes() == old
 
 
 # --- Whatever was measured ------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""`calibrate`: certificate, policy, looks, exit codes, refusals."""
+"""`calibrate`: certificate, policy, looks, exit codes, refusals, and a rule from elsewhere."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from stopadvisor import __version__
 from stopadvisor.cli.main import main
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.run_policies import calibration_of
+from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.look_log import digests_of
 from stopadvisor.runs.sources import open_source
 from tests.material import (
@@ -311,11 +312,6 @@ def test_calibration_labels_move_no_part_of_the_rule(call: Call) -> None:
 # --- Bad input ------------------------------------------------------------------------------------
 
 
-def test_a_place_that_is_nowhere_is_one_line_and_no_look(call: Call) -> None:
-    assert "there is no such folder" in call.refused(RUN, *FAST, "--out", "nowhere/p.joblib")
-    assert looks_of(RUN) == []
-
-
 def test_bad_targets_are_one_line(call: Call) -> None:
     Path("w.jsonl").write_text("{}", encoding="utf-8")
     assert "`stopadvisor probe` makes a run" in call.refused("w.jsonl")
@@ -426,3 +422,22 @@ def test_a_failure_leaves_the_certified_policy_in_use(
     assert json.loads((RUN / "calibration.json").read_bytes()) == certified
     assert load_policy(second["policy"]).kind == "full-budget"
     assert json.loads(calibration_of(Path(second["policy"])).read_bytes()) == second
+
+
+def test_a_rule_from_elsewhere_keeps_its_prices_and_leaves_out_what_was_shown(call: Call) -> None:
+    prices = ("--price", "0.5/0.05/2", "--serving", "prefix-cache")
+    call.json(RUN, *FAST, *prices, "--out", "source.joblib")
+    run = RunDirectory.load(make_run(Path("runs/target"), 600))
+    run.rewrite(run.records()[300:])  # those that came after
+    assert call(run.path, "--quiet", "--alpha", "0.15", command="assess")[0] == 0
+    (run.path / "assessment.json").unlink()  # the log remembers
+    found = call.json(run.path, *CERTIFY, "--from", "source.joblib")
+    assert found["serving"] == "prefix-cache"
+    assert found["expected"]["weights"]["unit"] == "money per million tokens"
+    parts = run.parts(run.table().groups)
+    assert found["certificate"]["n"] == int((parts == 1).sum())
+    assert found["confidence"] == pytest.approx(0.95)
+    (remark,) = [text for text in found["remarks"] if "were left out" in text]
+    assert remark.startswith(f"{int((parts == 0).sum())} fit questions")
+    words = (*CERTIFY, "--from", "source.joblib", "--fresh")
+    assert "looked at already" in call.refused(run.path, *words)

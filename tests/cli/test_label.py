@@ -300,24 +300,6 @@ def test_planned_labels_settle_what_counts(call: Call) -> None:
     assert not Path("none.jsonl").exists()
 
 
-# --- Sheets ---------------------------------------------------------------------------------------
-
-
-def test_labels_from_elsewhere(call: Call) -> None:
-    sheet = Path("sheet.csv")
-    found = call.json("label", "run", *ASK, "--export", sheet)
-    check_valid("label", found)
-    head, *rows = sheet.read_text().splitlines()
-    assert head.startswith("id,question,")
-    assert found["n_exported"] == len(rows) > 5
-    cells = [row.split(",") for row in rows]
-    sheet.write_text("\n".join(["id,gold", *(f"{name},{truth(q)}" for name, q, *_ in cells)]))
-    after = call.json("label", "run", *ASK, "--import", sheet)
-    assert after["labels"]["used"] == found["n_exported"]
-    assert after["labels"]["more_labels"] < found["labels"]["more_labels"]
-    assert after["certified_saving_pct"] >= found["certified_saving_pct"]
-
-
 # --- calibrate ------------------------------------------------------------------------------------
 
 

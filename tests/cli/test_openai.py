@@ -95,31 +95,6 @@ def test_a_server_that_dies_in_mid_run_loses_nothing(
 # --- Clear ends -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["http://h/v1", "--api-key-env", "NO_KEY"], "--api-key-env names NO_KEY, which is not"),
-        (["host:8000"], "a server's URL must look like"),
-    ],
-)
-def test_a_server_that_cannot_be_asked(
-    sums: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
-) -> None:
-    assert main(["probe", str(sums), "--engine", "openai", "--base-url", *words]) == 2
-    assert message in " ".join(capsys.readouterr().err.split())
-
-
-@pytest.mark.parametrize("command", ["probe", "preflight"])
-def test_a_server_that_cannot_be_used_is_bad_input(
-    sums: Path, capsys: pytest.CaptureFixture[str], command: str
-) -> None:
-    with fake_server(key="k") as server:
-        assert probe(sums, server, command=command) == 2
-    error = capsys.readouterr().err.strip().splitlines()[-1]
-    assert error.startswith("stopadvisor: ")
-    assert "does not accept a request without a key (401" in error
-
-
 def test_a_server_that_is_not_there_is_a_failure(
     sums: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,4 +1,4 @@
-"""The JSON documents: plain values without NaN, named for what they are, whatever the result."""
+"""The JSON documents: plain values without NaN, named for what they are; and their schemas."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from typing import Any
 
 import pytest
 
+from stopadvisor.cli.main import COMMANDS
+from stopadvisor.cli.schema import RESULTS
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.ground.results import to_document
 from stopadvisor.paper.analysis import assess_paper
 from stopadvisor.policy.shown import inspected
 from stopadvisor.runs.sources import Source, open_source
-from tests.material import write_archive
+from tests.material import Call, write_archive
 from tests.policy_content import example_contents, policy_from
 from tests.report.results import ASSESSED
-from tests.schemas import check_valid
+from tests.schemas import check_valid, schema
 
 
 @pytest.fixture(scope="module")
@@ -82,3 +84,27 @@ def test_policies_are_plain(name: str) -> None:
     assert_plain("inspect", document)
     assert document["digest"] == policy.digest
     assert {row["name"] for row in document["features"]} == set(policy.content["features"])
+
+
+# --- Their schemas --------------------------------------------------------------------------------
+
+
+def test_every_command_has_a_schema() -> None:
+    # `schema` prints a schema, or the list; `serve` becomes a server.
+    assert COMMANDS.keys() <= RESULTS.keys() | {"schema", "serve"}
+
+
+def test_schema(call: Call) -> None:
+    assert call.json("schema", "assess") == {"title": "assess", **schema("assess")}
+    listed = call.json("schema")
+    check_valid("schema-list", listed)
+    assert {row["name"] for row in listed["schemas"]} == {*RESULTS}
+    assert "calibration.json" in call.screen("schema")
+    assert "expected one of assess, calibrate" in call.refused("schema", "nothing")
+
+
+@pytest.mark.parametrize("words", [["inspect", "nothing"], ["plan", "--alpha", "2"]])
+def test_errors(call: Call, words: list[str]) -> None:
+    code, out, _ = call(*words, "--json")
+    assert code == 2
+    check_valid("error", json.loads(out))

@@ -222,18 +222,6 @@ INSPECT = [sys.executable, "-m", "stopadvisor", "inspect", "policy.joblib"]
 
 
 @pytest.mark.integration
-def test_a_log_file_holds_the_golden_text(folder: Path) -> None:
-    with Path("log").open("wb") as log:
-        ascii_alone = environment(PYTHONIOENCODING="ascii")
-        subprocess.run(INSPECT, stdout=log, check=True, env=ascii_alone)
-    found = Path("log").read_text(encoding="utf-8").splitlines()
-    wanted = golden("inspect").splitlines()
-    assert "\x1b" not in "".join(found)
-    shown = [line for line in wanted if not UNSTABLE.match(line)]
-    assert [line for line in found if not UNSTABLE.match(line)] == shown
-
-
-@pytest.mark.integration
 def test_a_real_terminal_shows_the_golden_text_in_its_width(folder: Path) -> None:
     control, terminal = pty.openpty()
     width = 120

@@ -25,6 +25,7 @@ from stopadvisor.workload.questions import (
 from tests import missing
 
 USER = {"role": "user", "content": "What is 1+1?"}
+EMPTY = (b"", b"\n \n", b"\xef\xbb\xbf")
 
 
 def write(folder: Path, *rows: Any, name: str = "work.jsonl", ending: str = "\n") -> Path:
@@ -147,12 +148,6 @@ def test_bad_lines_are_refused(tmp_path: Path, row: Any, message: str) -> None:
     assert len(str(caught.value)) < 400 + len(str(path))
 
 
-def test_json_array_is_explained(tmp_path: Path) -> None:
-    path = write(tmp_path, json.dumps([q()], indent=1))
-    with pytest.raises(WorkloadError, match=r"work.jsonl:1: .*a JSON array becomes JSONL"):
-        read_workload(path)
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -174,20 +169,18 @@ def test_unreadable_file(tmp_path: Path) -> None:
         read_workload(path)
 
 
-@pytest.mark.parametrize("content", [b"", b"\n \n", b"\xef\xbb\xbf"])
-def test_empty_file(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        *((empty, ": expected at least one question, got an empty file") for empty in EMPTY),
+        (b'[\n {"question": "a"}\n]\n', ":1: .*a JSON array becomes JSONL"),
+        (b'{"question": "a"}\n{"question": "caf\xe9"}\n', ":2: expected UTF-8 .* the byte 0xe9"),
+    ],
+)
+def test_other_files_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "work.jsonl"
     path.write_bytes(content)
-    with pytest.raises(WorkloadError, match="expected at least one question, got an empty file"):
-        read_workload(path)
-
-
-def test_not_utf8_names_the_line(tmp_path: Path) -> None:
-    path = write(tmp_path, q("one"), q("two"))
-    path.write_bytes(path.read_bytes() + b'{"question": "caf\xe9", "gold": 1}\n')
-    with pytest.raises(
-        WorkloadError, match=r"work.jsonl:3: expected UTF-8 text, got the byte 0xe9"
-    ):
+    with pytest.raises(WorkloadError, match=f"work.jsonl{message}"):
         read_workload(path)
 
 
