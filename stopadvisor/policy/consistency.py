@@ -130,10 +130,6 @@ def _check_repeated(terms: PolicyTerms, certificate: CertificateTerms) -> None:
         lost = certificate.losses if certificate.both is None else certificate.both
         least = (certificate.differing or lost) / certificate.n
         expect(differs > least, "certificate.differs_upper", f"above {least:g}", differs)
-    if certificate.labelled is not None and terms.split is not None:
-        most = len(terms.split.calibration)
-        what = f"at most as many as split.calibration names ({most})"
-        expect(certificate.labelled <= most, "certificate.labelled", what, certificate.labelled)
 
 
 def _check_stop(terms: PolicyTerms) -> None:

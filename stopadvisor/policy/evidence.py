@@ -173,7 +173,8 @@ def check_split(split: SplitTerms, certificate: CertificateTerms | None) -> None
     if certificate is not None:
         most = f"at most as many as split.calibration names ({len(calibration)})"
         guarantees = enumerate(certificate.guarantees or ())
-        counts = {"n": certificate.n} | {f"guarantees[{k}].n": limit.n for k, limit in guarantees}
+        counts = {"n": certificate.n, "labelled": certificate.labelled or 0}
+        counts |= {f"guarantees[{k}].n": limit.n for k, limit in guarantees}
         for name, n in counts.items():
             expect(n <= len(calibration), f"certificate.{name}", most, n)
 

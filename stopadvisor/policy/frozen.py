@@ -279,7 +279,7 @@ def build_policy(terms: PolicyTerms) -> Policy:
     draft = parse(PolicyTerms, {**plain(terms), **empty})
     check_consistency(draft, golden=False)
     rule = StopRule.of(draft) if draft.ladder is None else ClimbRule.of(draft)
-    text, _ = sealed({**plain(draft), "golden": make_golden(rule)})
+    text, _ = sealed({**plain(draft), "golden": plain(make_golden(rule))})
     return Policy.of(text.encode("ascii"))
 
 

@@ -7,7 +7,8 @@ or a reader in another language, that decides differently fails there, before it
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -16,7 +17,7 @@ from stopadvisor.ground.errors import PolicyError
 from stopadvisor.ground.printable import short_repr
 from stopadvisor.policy.climber import Climber, ClimbRule
 from stopadvisor.policy.stepper import Stepper, StopRule
-from stopadvisor.policy.terms import MIXED_TASKS, GoldenExample
+from stopadvisor.policy.terms import MIXED_TASKS, GoldenDecision, GoldenExample, GoldenStep
 from stopadvisor.probes.trigger import MarkerTrigger
 
 __all__ = ["make_golden", "replay_golden"]
@@ -47,11 +48,9 @@ _DISTANCE = 1e-7
 _RANGES = {"mean_logprob": (-30.0, 0.0), "mean_entropy": (0.0, 20.0), "markers": (0.0, 64.0)}
 
 Rule = StopRule | ClimbRule
-GoldenStep = dict[str, Any]
-"""Inputs of one checkpoint, named as in `Stepper.observe`."""
 
 
-def make_golden(rule: Rule) -> list[dict[str, Any]]:
+def make_golden(rule: Rule) -> list[GoldenExample]:
     """Make examples for a rule: steady, changing and empty answers, and the threshold's two sides.
 
     Deterministic: the same rule gives the same examples.  Empty for a rule without checkpoints.
@@ -64,10 +63,10 @@ def make_golden(rule: Rule) -> list[dict[str, Any]]:
     else:
         candidates = _trajectories(rule, _MOST_STEPS)
     golden = [_entry(rule, tasks[k % len(tasks)], steps) for k, steps in enumerate(candidates)]
-    edges: list[dict[str, Any]] = []
+    edges: list[GoldenExample] = []
     for k, steps in enumerate(candidates):
         if len(edges) < 2 * _N_EDGES:
-            edges += _edge(rule, tasks[k % len(tasks)], steps[: len(golden[k]["steps"])])
+            edges += _edge(rule, tasks[k % len(tasks)], steps[: len(golden[k].steps)])
     if isinstance(rule, StopRule) and rule.stop_at is not None:
         shown = any(_stopped_by_position(rule, entry) for entry in golden)
         if not shown and rule.most_probes <= _MOST_STEPS_TO_THE_END:
@@ -77,10 +76,10 @@ def make_golden(rule: Rule) -> list[dict[str, Any]]:
     return golden + edges
 
 
-def _stopped_by_position(rule: StopRule, entry: Mapping[str, Any]) -> bool:
+def _stopped_by_position(rule: StopRule, entry: GoldenExample) -> bool:
     """Whether `stop_at`, not the score, stops an example."""
-    unscored: bool = entry["decisions"][-1]["score"] < rule.decision_threshold
-    return unscored and bool(entry["steps"][-1]["think_tokens"] == rule.stop_at)
+    unscored = entry.decisions[-1].score < rule.decision_threshold
+    return unscored and entry.steps[-1].think_tokens == rule.stop_at
 
 
 # --- Replay ---------------------------------------------------------------------------------------
@@ -106,7 +105,7 @@ def replay_golden(rule: Rule, golden: Sequence[GoldenExample]) -> None:
                     f"{short_repr(normalized)} here, to {short_repr(step.normalized)} in the file"
                 )
             try:
-                stop, score, _ = decide(vars(step))
+                stop, score, _ = decide(step)
             except PolicyError as error:
                 raise PolicyError(f"{name}: {error}") from error
             slack = _TOLERANCE if _is_inexact(rule) else 0.0
@@ -118,24 +117,24 @@ def replay_golden(rule: Rule, golden: Sequence[GoldenExample]) -> None:
                 )
 
 
-def _decider(rule: Rule, task: str) -> Callable[[Mapping[str, Any]], tuple[bool, float, bool]]:
+def _decider(rule: Rule, task: str) -> Callable[[GoldenStep], tuple[bool, float, bool]]:
     """A function from a step of one example to (stop, score, whether it is the last step)."""
     if isinstance(rule, StopRule):
         stepper = Stepper(rule, task)
 
-        def observed(step: Mapping[str, Any]) -> tuple[bool, float, bool]:
-            stop, score = stepper.observe(**step)[:2]
+        def observed(step: GoldenStep) -> tuple[bool, float, bool]:
+            stop, score = stepper.observe(**vars(step))[:2]
             return stop, score, stop
 
         return observed
     climber = Climber(rule, task)
 
-    def judged(step: Mapping[str, Any]) -> tuple[bool, float, bool]:
+    def judged(step: GoldenStep) -> tuple[bool, float, bool]:
         judgement = climber.observe(
-            finished=step["closed_by_itself"] is True,
-            completion_tokens=step["think_tokens"],
-            mean_logprob=step["mean_logprob"],
-            normalized=step["normalized"],
+            finished=step.closed_by_itself is True,
+            completion_tokens=step.think_tokens,
+            mean_logprob=step.mean_logprob,
+            normalized=step.normalized,
         )
         return judgement.serve, judgement.score, judgement.serve or judgement.gives_up
 
@@ -150,29 +149,17 @@ def _is_inexact(rule: Rule) -> bool:
 # --- Made-up trajectories -------------------------------------------------------------------------
 
 
-def _entry(rule: Rule, task: str, steps: Sequence[GoldenStep]) -> dict[str, Any]:
+def _entry(rule: Rule, task: str, steps: Sequence[GoldenStep]) -> GoldenExample:
     """Follow a trajectory up to its stop, and record each decision."""
     decide = _decider(rule, task)
-    walked: list[GoldenStep] = []
-    decisions = []
+    walked, decisions = [], []
     for step in steps:
-        walked.append({**step, "normalized": normalize(task, step["answer"])})
+        walked.append(replace(step, normalized=normalize(task, step.answer)))
         stop, score, is_last = decide(walked[-1])
-        decisions.append({"stop": stop, "score": score})
+        decisions.append(GoldenDecision(stop, score))
         if is_last:
             break
-    return {"task": task, "steps": walked, "decisions": decisions}
-
-
-def _step(answer: str, logprob: float, entropy: float, markers: float, think: int) -> GoldenStep:
-    return {
-        "answer": answer,
-        "normalized": "",  # filled in once the task is known
-        "mean_logprob": logprob,
-        "mean_entropy": entropy,
-        "markers": markers,
-        "think_tokens": think,
-    }
+    return GoldenExample(task, tuple(walked), tuple(decisions))
 
 
 def _positions(rule: StopRule, most: int) -> tuple[int, ...]:
@@ -196,17 +183,18 @@ def _trajectories(rule: StopRule, most: int) -> list[list[GoldenStep]]:
     # Python guarantees the sequence only of random().
     draw = Random(0).random
 
+    # Answers get their normal form once the task is known.
     def steps(*answers: str, means: tuple[float, float], share: float = 1.0) -> list[GoldenStep]:
         thought = [int(share * budget) if earlier else budget for budget in budgets]
         return [
-            _step(answers[j % len(answers)], *means, float(j), think)
+            GoldenStep(answers[j % len(answers)], "", *means, float(j), think)
             for j, think in enumerate(thought)
         ]
 
     def drawn(budget: int) -> GoldenStep:
         answer = _ANSWERS[int(draw() ** 2 * len(_ANSWERS))]
         means = -round(4.0 * draw() ** 3, 3), round(3.0 * draw() ** 3, 3)
-        return _step(answer, *means, float(int(6.0 * draw())), budget)
+        return GoldenStep(answer, "", *means, float(int(6.0 * draw())), budget)
 
     found = [
         steps(" 7", means=(-0.01, 0.02)),  # sure and steady
@@ -214,14 +202,15 @@ def _trajectories(rule: StopRule, most: int) -> list[list[GoldenStep]]:
         steps("", means=(-0.3, 0.4)),  # no answer at all
         steps(" 7", "7.", means=(0.0, 0.0), share=0.0),  # perfectly sure, nothing thought
         # growing surer
-        [_step("B", -3.0 / j, 3.0 / j, 0.0, budget) for j, budget in enumerate(budgets, start=1)],
+        [GoldenStep("B", "", -3.0 / j, 3.0 / j, 0.0, at) for j, at in enumerate(budgets, start=1)],
         *([drawn(budget) for budget in budgets] for _ in range(_N_RANDOM)),
     ]
-    if rule.needs_closed:
-        for k, trajectory in enumerate(found):
-            for j, step in enumerate(trajectory):
-                step["closed_by_itself"] = (j + k) % 2 == 1
-    return found
+    if not rule.needs_closed:
+        return found
+    return [
+        [replace(step, closed_by_itself=(j + k) % 2 == 1) for j, step in enumerate(trajectory)]
+        for k, trajectory in enumerate(found)
+    ]
 
 
 def _climbs(rule: ClimbRule) -> list[list[GoldenStep]]:
@@ -235,8 +224,8 @@ def _climbs(rule: ClimbRule) -> list[list[GoldenStep]]:
         for j in range(min(len(rule.asked), _MOST_STEPS)):
             logprob = -round(2.0 * draw() ** 3, 3)
             answer = answers[int(draw() ** 2 * len(answers))]
-            step = _step(answer, logprob, 0.0, 0.0, lengths[j % len(lengths)])
-            found.append(step | {"closed_by_itself": draw() < _FINISHED})
+            tokens, finished = lengths[j % len(lengths)], draw() < _FINISHED
+            found.append(GoldenStep(answer, "", logprob, 0.0, 0.0, tokens, finished))
         return found
 
     found = [replies([" 7"], [40]), replies(["", " 7"], [400])]
@@ -247,15 +236,18 @@ def _climbs(rule: ClimbRule) -> list[list[GoldenStep]]:
 # --- At the threshold -----------------------------------------------------------------------------
 
 
-def _edge(rule: Rule, task: str, steps: list[GoldenStep]) -> list[dict[str, Any]]:
+def _edge(rule: Rule, task: str, steps: list[GoldenStep]) -> list[GoldenExample]:
     """Bisect an input of the last step to where the decision changes; return both sides."""
     inexact = _is_inexact(rule)
     for name, (low, high) in _ranges(rule, steps).items():
-        sides: dict[float, dict[str, Any]] = {}
+        sides: dict[float, GoldenExample] = {}
 
-        def stops(value: float, name: str = name, sides: dict[float, Any] = sides) -> bool:
-            sides[value] = _entry(rule, task, [*steps[:-1], {**steps[-1], name: value}])
-            return bool(sides[value]["decisions"][-1]["stop"])
+        def stops(
+            value: float, name: str = name, sides: dict[float, GoldenExample] = sides
+        ) -> bool:
+            changed: dict[str, Any] = {name: value}
+            sides[value] = _entry(rule, task, [*steps[:-1], replace(steps[-1], **changed)])
+            return sides[value].decisions[-1].stop
 
         below = stops(low)
         if below == stops(high):
@@ -278,20 +270,19 @@ def _ranges(rule: Rule, steps: Sequence[GoldenStep]) -> dict[str, tuple[float, f
     if isinstance(rule, ClimbRule):
         return {"mean_logprob": _RANGES["mean_logprob"], "think_tokens": (0, _MOST_REPLY)}
     trigger = rule.trigger
-    if not isinstance(trigger, MarkerTrigger) or steps[-1]["think_tokens"] == trigger.stop_at:
+    if not isinstance(trigger, MarkerTrigger) or steps[-1].think_tokens == trigger.stop_at:
         return dict(_RANGES)
-    last = steps[-2]["think_tokens"] if len(steps) > 1 else 0
+    last = steps[-2].think_tokens if len(steps) > 1 else 0
     far = last + _MOST_GAPS * trigger.min_gap
     if trigger.stop_at is not None:
         far = min(far, trigger.stop_at - 1)
     return {**_RANGES, "think_tokens": (last + trigger.min_gap, far)}
 
 
-def _clear(rule: Rule, entry: Mapping[str, Any]) -> bool:
+def _clear(rule: Rule, entry: GoldenExample) -> bool:
     """Whether the last score is too far from the threshold for rounding to matter."""
-    decisions = entry["decisions"]
     if isinstance(rule, ClimbRule):
-        threshold = rule.thresholds[len(decisions) - 1]
+        threshold = rule.thresholds[len(entry.decisions) - 1]
     else:
         threshold = rule.decision_threshold
-    return bool(abs(decisions[-1]["score"] - threshold) > 10 * _TOLERANCE)
+    return abs(entry.decisions[-1].score - threshold) > 10 * _TOLERANCE

@@ -40,9 +40,9 @@ from stopadvisor.rules.features import (
 from stopadvisor.runs.ladder import MOST_RUNGS, MOST_SAMPLES, Ladder, Rung
 
 __all__ = [
-    "LADDER_TRIGGER", "MIXED_TASKS", "EngineTerms", "GoldenExample", "LadderTerms", "ModelTerms",
-    "PolicyTerms", "ProbeTerms", "SamplingTerms", "TokenText", "TriggerTerms", "reads_logprobs",
-    "trigger_of", "trigger_terms",
+    "LADDER_TRIGGER", "MIXED_TASKS", "EngineTerms", "GoldenDecision", "GoldenExample",
+    "GoldenStep", "LadderTerms", "ModelTerms", "PolicyTerms", "ProbeTerms", "SamplingTerms",
+    "TokenText", "TriggerTerms", "reads_logprobs", "trigger_of", "trigger_terms",
 ]  # fmt: skip
 
 MIXED_TASKS = "mixed"
