@@ -118,20 +118,6 @@ class ServingProfile:
             in_flight=self.at_batch,
         )
 
-    @classmethod
-    def from_dict(cls, data: Any, where: str) -> ServingProfile:
-        """Parse a profile; CalibrationError, naming `where`, for a missing or invalid field."""
-        schema = data.get("schema") if isinstance(data, Mapping) else None
-        if schema != cls.SCHEMA:
-            raise CalibrationError(
-                f"{where}: field 'schema': expected {cls.SCHEMA}, got {schema!r}; {_AGAIN}"
-            )
-        held = {name: value for name, value in data.items() if name != "schema"}
-        try:
-            return parse_as(CalibrationError, cls, held, where)
-        except CalibrationError as error:
-            raise CalibrationError(f"{error}; {_AGAIN}") from error
-
 
 def fit_costs(measurements: Sequence[Measurement], **fields: Any) -> ServingProfile:
     """Fit the coefficients by non-negative least squares of relative errors.
@@ -195,4 +181,13 @@ def fit_costs(measurements: Sequence[Measurement], **fields: Any) -> ServingProf
 
 def read_serving_profile(path: Path) -> ServingProfile:
     """Read the file that `profile-serving` wrote; CalibrationError names the file and field."""
-    return ServingProfile.from_dict(read_object(path, CalibrationError), str(path))
+    data = read_object(path, CalibrationError)
+    schema = data.pop("schema", None)
+    if schema != ServingProfile.SCHEMA:
+        raise CalibrationError(
+            f"{path}: field 'schema': expected {ServingProfile.SCHEMA}, got {schema!r}; {_AGAIN}"
+        )
+    try:
+        return parse_as(CalibrationError, ServingProfile, data, path)
+    except CalibrationError as error:
+        raise CalibrationError(f"{error}; {_AGAIN}") from error

@@ -45,11 +45,10 @@ def file(tmp_path: Path) -> Path:
 def test_a_profile_is_read_as_it_was_written(file: Path) -> None:
     profile = read_serving_profile(file)
     assert to_document(profile) == GOOD | {"settings": {}}
-    assert ServingProfile.from_dict(to_document(profile), "it") == profile
     assert _price(str(file)) == profile.weights  # as `assess --price FILE` reads it
 
 
-def test_a_fit_prices_requests_and_the_tokens_of_its_load() -> None:
+def test_a_fit_prices_requests_and_the_tokens_of_its_load(file: Path) -> None:
     profile = ServingProfile(
         model="m",
         engine="vllm",
@@ -73,7 +72,8 @@ def test_a_fit_prices_requests_and_the_tokens_of_its_load() -> None:
         model="m (vllm on http://host:8000/v1)",
     )
     assert profile.weights == busy
-    assert ServingProfile.from_dict(json.loads(json.dumps(to_document(profile))), "it") == profile
+    file.write_text(json.dumps(to_document(profile)), encoding="utf-8")
+    assert read_serving_profile(file) == profile
 
 
 @pytest.mark.parametrize(
