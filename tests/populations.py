@@ -30,8 +30,8 @@ from stopadvisor.assessment.sequences import (
     sequence_of,
 )
 from stopadvisor.ground.constants import PAPER_BUDGETS, PROBE_CAP
-from stopadvisor.probes.outcomes import OpenQuestions, make_table
-from stopadvisor.probes.table import NO_PROBE, agreeing
+from stopadvisor.probes.outcomes import OpenQuestions, Outcomes
+from stopadvisor.probes.table import NO_PROBE, ProbeTable, agreeing, on_grid
 from stopadvisor.probes.trajectories import TYPES
 from stopadvisor.rules.families import LEARNED_FAMILIES
 from stopadvisor.rules.schedules import Schedule
@@ -168,6 +168,49 @@ def draw_kinds(
         # If full thinking is wrong, its answer is the one after the trace's end.
         natural_code=np.where(full_correct, 0, np.maximum(codes.max(1), 1)),
     )
+
+
+def make_table(
+    budgets: NDArray[np.int64],
+    *,
+    correct: NDArray[np.bool_],
+    codes: NDArray[np.int64],
+    logprob: NDArray[np.float64],
+    entropy: NDArray[np.float64],
+    markers: NDArray[np.float64],
+    probe_tokens: NDArray[np.float64],
+    trace: NDArray[np.int64],
+    prompt: NDArray[np.int64],
+    natural_correct: NDArray[np.bool_] | None,
+    natural_tokens: NDArray[np.float64] | None,
+    suffix_tokens: int = 6,
+    natural_code: NDArray[np.int64] | None = None,
+) -> OpenQuestions:
+    """Build a table from arrays named as in `ProbeTable` and `Outcomes`; ids are numbered."""
+    n = len(correct)
+    names = tuple(map(str, range(n)))
+    table = ProbeTable(
+        ids=names,
+        keys=names,
+        groups=names,
+        samples=np.zeros(n, dtype=np.int64),
+        tasks=("exact",) * n,
+        categories=(None,) * n,
+        positions=on_grid(budgets, n),
+        answer_codes=codes.astype(np.int64),
+        mean_logprob=logprob,
+        mean_entropy=entropy,
+        markers=markers,
+        probe_tokens=probe_tokens,
+        trace_tokens=trace.astype(np.int64),
+        prompt_tokens=prompt.astype(np.int64),
+        natural_tokens=natural_tokens,
+        truncated=np.zeros(n, dtype=np.bool_),
+        suffix_tokens=suffix_tokens,
+        entropy_source="full",
+        reference="natural" if natural_correct is not None else "last-checkpoint",
+    )
+    return OpenQuestions.of(table, Outcomes(correct, natural_correct, None, natural_code))
 
 
 def _wavering(wander: NDArray[np.bool_], ended: NDArray[np.bool_]) -> NDArray[np.bool_]:

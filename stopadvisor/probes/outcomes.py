@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from stopadvisor.ground.arrays import BoolArray, IntArray
 from stopadvisor.ground.errors import CalibrationError, ProbeError
 from stopadvisor.probes.asking import OnStop
-from stopadvisor.probes.table import ProbeTable, on_grid, row_numbers
+from stopadvisor.probes.table import ProbeTable, row_numbers
 
 __all__ = [
     "CalibrationQuestions", "FitQuestions", "GradedTable", "OpenQuestions", "Outcomes",
-    "SealedQuestions", "make_table", "require_calibration", "require_fit",
+    "SealedQuestions", "require_calibration", "require_fit",
 ]  # fmt: skip
 
 
@@ -206,50 +206,6 @@ class SealedQuestions(_WithOutcomes):
         questions that are open already.
         """
         return OpenQuestions.of(self, self._outcomes)
-
-
-def make_table(
-    budgets: NDArray[np.int64],
-    *,
-    correct: NDArray[np.bool_],
-    codes: NDArray[np.int64],
-    logprob: NDArray[np.float64],
-    entropy: NDArray[np.float64],
-    markers: NDArray[np.float64],
-    probe_tokens: NDArray[np.float64],
-    trace: NDArray[np.int64],
-    prompt: NDArray[np.int64],
-    natural_correct: NDArray[np.bool_] | None,
-    natural_tokens: NDArray[np.float64] | None,
-    suffix_tokens: int = 6,
-    natural_code: NDArray[np.int64] | None = None,
-    prefix: str = "",
-) -> OpenQuestions:
-    """Build a table from arrays named as in `ProbeTable` and `Outcomes`; ids are numbered."""
-    n = len(correct)
-    names = tuple(f"{prefix}{i}" for i in range(n))
-    table = ProbeTable(
-        ids=names,
-        keys=names,
-        groups=names,
-        samples=np.zeros(n, dtype=np.int64),
-        tasks=("exact",) * n,
-        categories=(None,) * n,
-        positions=on_grid(budgets, n),
-        answer_codes=codes.astype(np.int64),
-        mean_logprob=logprob,
-        mean_entropy=entropy,
-        markers=markers,
-        probe_tokens=probe_tokens,
-        trace_tokens=trace.astype(np.int64),
-        prompt_tokens=prompt.astype(np.int64),
-        natural_tokens=natural_tokens,
-        truncated=np.zeros(n, dtype=np.bool_),
-        suffix_tokens=suffix_tokens,
-        entropy_source="full",
-        reference="natural" if natural_correct is not None else "last-checkpoint",
-    )
-    return OpenQuestions.of(table, Outcomes(correct, natural_correct, None, natural_code))
 
 
 def require_fit(table: object) -> None:

@@ -52,14 +52,16 @@ class Drift:
     significant."""
 
 
-def question_features(view: ProbeTable, names: Sequence[str] = DRIFT_FEATURES) -> FloatArray:
-    """Mean of each feature over a question's live probes, (n_kept, n_features).
+def question_features(view: ProbeTable) -> FloatArray:
+    """Mean of each of `DRIFT_FEATURES` over a question's live probes, (n_kept, n_features).
 
     Questions without a live probe are left out; a feature that was not recorded counts 0.
     """
     live = view.live
     kept = live.any(axis=1)
-    values = np.nan_to_num(feature_array(view, names=names)[kept])  # (n_kept, n_probes, n_features)
+    values = np.nan_to_num(
+        feature_array(view, DRIFT_FEATURES)[kept]
+    )  # (n_kept, n_probes, n_features)
     counted = np.where(live[kept][..., None], values, 0.0).sum(axis=1)
     return np.asarray(counted / live[kept].sum(axis=1, keepdims=True))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ from numpy.typing import NDArray
 from stopadvisor.ground.constants import PROBE_CAP
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.ground.json_text import parse_json
-from stopadvisor.probes.outcomes import OpenQuestions, make_table
-from stopadvisor.probes.table import agreeing, answer_codes
+from stopadvisor.probes.outcomes import OpenQuestions, Outcomes
+from stopadvisor.probes.table import ProbeTable, agreeing, answer_codes, on_grid
 from stopadvisor.workload.questions import name_key
 
 __all__ = ["names_questions", "read_answers", "read_archive"]
@@ -62,31 +61,34 @@ def read_archive(path: Path) -> OpenQuestions:
         )
     budgets = arrays["budgets"].astype(np.int64)
     trace_tokens = arrays["think_lens"].astype(np.int64)
-    table = make_table(
-        budgets,
-        correct=correct.astype(np.bool_),
-        codes=codes,
-        logprob=arrays["conf_lp"].astype(np.float64),
-        entropy=arrays["conf_ent"].astype(np.float64),
+    ids = _ids(path, arrays, n)
+    names = tuple(f"{_ROW}{i}" for i in range(n))
+    keys = names if ids is None else tuple(map(name_key, ids))
+    table = ProbeTable(
+        ids=ids or names,
+        keys=keys,
+        groups=keys,
+        samples=np.zeros(n, dtype=np.int64),
+        tasks=("exact",) * n,
+        categories=(None,) * n,
+        positions=on_grid(budgets, n),
+        answer_codes=codes,
+        mean_logprob=arrays["conf_lp"].astype(np.float64),
+        mean_entropy=arrays["conf_ent"].astype(np.float64),
         # The scripts stored markers per token; the table holds counts, as a probe does.
         markers=arrays["mkr"].astype(np.float64) * np.minimum(trace_tokens[:, None], budgets),
         probe_tokens=np.full((n, m), _answer_tokens(path), dtype=np.float64),
-        trace=trace_tokens,
-        prompt=np.zeros(n, dtype=np.int64),
-        natural_correct=None,
+        trace_tokens=trace_tokens,
+        prompt_tokens=np.zeros(n, dtype=np.int64),
         natural_tokens=None,
+        truncated=np.zeros(n, dtype=np.bool_),
         suffix_tokens=0,
-        prefix=_ROW,
+        entropy_source="full",
+        reference="last-checkpoint",
+        by_gold=None if labelled else np.zeros(n, dtype=np.bool_),
+        closed_by_itself=None if closed is None else closed.astype(np.bool_),
     )
-    if not labelled:
-        table = replace(table, by_gold=np.zeros(n, dtype=np.bool_))
-    if closed is not None:
-        table = replace(table, closed_by_itself=closed.astype(np.bool_))
-    ids = _ids(path, arrays, n)
-    if ids is None:
-        return table
-    keys = tuple(name_key(name) for name in ids)
-    return replace(table, ids=ids, keys=keys, groups=keys)
+    return OpenQuestions.of(table, Outcomes(correct.astype(np.bool_), None))
 
 
 def _arrays(path: Path) -> dict[str, NDArray[Any]]:

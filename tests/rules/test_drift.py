@@ -12,7 +12,7 @@ from scipy import stats
 
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.rules.drift import DRIFT_FEATURES, feature_drift, holm, question_features
-from stopadvisor.rules.features import FEATURES, feature_array
+from stopadvisor.rules.features import feature_array
 from tests.populations import POPULATIONS, with_own_positions
 
 MIXED = POPULATIONS[0]
@@ -50,12 +50,11 @@ def test_p_values_are_those_of_a_permutation_test(rng: np.random.Generator) -> N
 def test_features_are_means_over_live_checkpoints(rng: np.random.Generator) -> None:
     table = MIXED.draw(40, rng)
     ends_at_once = replace(table, trace_tokens=np.where(np.arange(40) == 7, 0, table.trace_tokens))
-    for names in (DRIFT_FEATURES, FEATURES):
-        found = question_features(ends_at_once.select(SCHEDULE), names)
-        assert found.shape == (39, len(names))
-        whole = feature_array(table.select(SCHEDULE), names=names)
-        live = [j for j, column in enumerate(SCHEDULE) if not table.ended[3, column]]
-        assert found[3] == pytest.approx(whole[3, live].mean(axis=0))
+    found = question_features(ends_at_once.select(SCHEDULE))
+    assert found.shape == (39, len(DRIFT_FEATURES))
+    whole = feature_array(table.select(SCHEDULE), DRIFT_FEATURES)
+    live = [j for j, column in enumerate(SCHEDULE) if not table.ended[3, column]]
+    assert found[3] == pytest.approx(whole[3, live].mean(axis=0))
 
 
 def test_each_question_counts_its_own_probes(rng: np.random.Generator) -> None:

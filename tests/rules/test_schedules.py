@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.policy.consistency import check_trigger
 from stopadvisor.policy.terms import trigger_of
-from stopadvisor.probes.outcomes import OpenQuestions, make_table
+from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.table import NO_PROBE
 from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger, Trigger, stride
 from stopadvisor.rules.schedules import grid_positions, grid_view, probed_markers, view_at
 from stopadvisor.rules.scorer import Scorer
 from tests.policy_content import example_terms, trigger_content
-from tests.populations import FREE_FORM
+from tests.populations import FREE_FORM, make_table
 
 MARKER = 7
 
