@@ -112,7 +112,7 @@ def test_the_papers_protocol_probes_a_grid(
         asked.append(settings)
         raise ProbeError("seen enough")
 
-    monkeypatch.setattr("stopadvisor.api.collected", spy)
+    monkeypatch.setattr("stopadvisor.api.probe", spy)
     assert bench(*words, command="assess")[0] == 2
     assert [settings.schedule for settings in asked] == [schedule]
 
