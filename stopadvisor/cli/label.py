@@ -27,7 +27,7 @@ from stopadvisor.report.sheet import Section
 from stopadvisor.report.sheets.plan import label_sheet
 from stopadvisor.report.words import plural
 from stopadvisor.runs.directory import RunDirectory
-from stopadvisor.runs.labels import Label, LabelSheet, read_sheet, write_sheet
+from stopadvisor.runs.labels import LabelSheet, read_sheet, write_sheet
 from stopadvisor.runs.sources import open_source, read_assessment
 from stopadvisor.runs.storage import lock_directory
 from stopadvisor.workload.questions import read_workload
@@ -108,7 +108,7 @@ def command(
     with progress_on(sys.stderr, quiet=quiet) as progress:
         begun = begin(path, request, progress)
     if sheet is not None:
-        begun.file.add(read_sheet(sheet, begun.directory, labeller))
+        begun.file.add(read_sheet(sheet, begun.directory), labeller)
     elif export is None:
         typed = partial(click.prompt, "right answer", default="", show_default=False, err=True)
         ask(begun, labeller, sys.stderr, click.getchar, typed)
@@ -170,8 +170,7 @@ def ask(
             if pressed == "q":
                 return
             if pressed == "u":
-                name, gold = list(mine.items())[-1]
-                run.file.withdraw(Label(name, gold, labeller))
+                run.file.withdraw(list(mine)[-1], labeller)
                 continue
             if pressed == "n":
                 gold = line().strip()
@@ -180,7 +179,7 @@ def ask(
                     continue
             elif pressed != "c":
                 gold = answers[int(pressed) - 1]
-            run.file.add([Label(record.id, gold, labeller)])
+            run.file.add({record.id: gold}, labeller)
 
 
 def _pressed(key: Callable[[], str], screen: Screen, n_answers: int, *, can_undo: bool) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from decimal import Decimal
 from io import StringIO
 from pathlib import Path
@@ -25,7 +25,7 @@ from stopadvisor.runs.storage import (
 from stopadvisor.workload.lines import read_rows, refuse, text_field
 from stopadvisor.workload.logged import read_table
 
-__all__ = ["LABELS", "Label", "LabelFile", "LabelSheet", "read_sheet", "write_sheet"]
+__all__ = ["LABELS", "LabelFile", "LabelSheet", "read_sheet", "write_sheet"]
 
 LABELS = "labels.jsonl"
 PARTIAL = "labels.partial"
@@ -34,20 +34,11 @@ _SHEET = ("id", "question", "answers", "gold", "run")
 _FORMATS = (".jsonl", ".csv")
 
 
-@dataclass(frozen=True)
-class Label:
-    """The gold that one person gave to one question."""
-
-    id: str
-    gold: str | None
-    """The right answer; None if the labeller could not tell."""
-    labeller: str = ""
-
-
 class LabelFile:
     """The labels of one run, a line each; lines are only ever appended.
 
-    `keys` maps the ids of the run's questions to their keys.
+    `keys` maps the ids of the run's questions to their keys.  The gold of a label is None if the
+    labeller could not tell.
     """
 
     def __init__(self, run: RunDirectory, keys: Mapping[str, str]) -> None:
@@ -83,47 +74,40 @@ class LabelFile:
                 lines[labeller, name] = where.rpartition(":")[2]
         return {labeller: mine for labeller, mine in labels.items() if mine}
 
-    def add(self, labels: Sequence[Label]) -> None:
-        """Append labels; all are on disk when this returns.
+    def add(self, golds: Mapping[str, str | None], labeller: str = "") -> None:
+        """Append a labeller's gold by question id; all is on disk when this returns.
 
         Raises
         ------
         ProbeError
             A question is not in the run, or its labeller gave it another gold before.
         """
-        known, new = self.read(), []
-        for label in labels:
-            if label.id not in self._keys:
+        mine = self.read().get(labeller, {})
+        for name, gold in golds.items():
+            if name not in self._keys:
+                raise ProbeError(f"question {short_repr(name)} is not in the run, got gold for it")
+            if mine.get(name, gold) != gold:
                 raise ProbeError(
-                    f"question {short_repr(label.id)} is not in the run, got gold for it"
+                    f"question {short_repr(name)} is already labelled {short_repr(mine[name])}, "
+                    f"got {short_repr(gold)}; undo the first label, or name another --labeller"
                 )
-            mine = known.setdefault(label.labeller, {})
-            if label.id not in mine:
-                new.append(label)
-            if mine.setdefault(label.id, label.gold) != label.gold:
-                raise ProbeError(
-                    f"question {short_repr(label.id)} is already labelled "
-                    f"{short_repr(mine[label.id])}, got {short_repr(label.gold)}; undo the first "
-                    "label, or name another --labeller"
-                )
-        self._append(self._named(label) | {"gold": label.gold} for label in new)
+        self._append(
+            self._named(name, labeller) | {"gold": gold}
+            for name, gold in golds.items()
+            if name not in mine
+        )
 
-    def withdraw(self, label: Label) -> None:
-        """Take a label back: its line stays, and a new one withdraws it."""
-        self._append([self._named(label) | {"withdrawn": True}])
+    def withdraw(self, name: str, labeller: str = "") -> None:
+        """Take back a label of question `name`: its line stays, and a new one withdraws it."""
+        self._append([self._named(name, labeller) | {"withdrawn": True}])
 
     def repair(self) -> str | None:
         """Move a half-written last line aside; returns a remark if there was one."""
         return set_aside_tail(self.path, PARTIAL)
 
-    def _named(self, label: Label) -> dict[str, Any]:
-        return {
-            "run": self._run,
-            "id": label.id,
-            "key": self._keys[label.id],
-            "labeller": label.labeller,
-            "created": timestamp(),
-        }
+    def _named(self, name: str, labeller: str) -> dict[str, Any]:
+        about = {"run": self._run, "id": name, "key": self._keys[name]}
+        return {**about, "labeller": labeller, "created": timestamp()}
 
     def _append(self, rows: Iterable[Mapping[str, Any]]) -> None:
         if lines := json_lines(rows):
@@ -160,16 +144,7 @@ def write_sheet(path: Path, sheets: Sequence[LabelSheet], run: RunDirectory) -> 
     _check_format(path)
     if path.exists():
         raise OutputError(f"{path}: already exists and may hold labels; choose another --export")
-    rows = [
-        {
-            "id": sheet.id,
-            "question": sheet.question,
-            "answers": list(sheet.answers),
-            "gold": "",
-            "run": run.manifest["id"],
-        }
-        for sheet in sheets
-    ]
+    rows = [{**asdict(sheet), "gold": "", "run": run.manifest["id"]} for sheet in sheets]
     if path.suffix == ".jsonl":
         replace_file(path, json_lines(rows))
         return
@@ -182,8 +157,8 @@ def write_sheet(path: Path, sheets: Sequence[LabelSheet], run: RunDirectory) -> 
     replace_file(path, encode(out.getvalue()))
 
 
-def read_sheet(path: Path, run: RunDirectory, labeller: str) -> list[Label]:
-    """Read a filled-in sheet, without questions whose gold is empty.
+def read_sheet(path: Path, run: RunDirectory) -> dict[str, str | None]:
+    """Read the gold of a filled-in sheet by question id, without questions whose gold is empty.
 
     Where the labeller could not tell, `gold` is null in JSONL and ``null`` in CSV.
 
@@ -198,7 +173,8 @@ def read_sheet(path: Path, run: RunDirectory, labeller: str) -> list[Label]:
     """
     _check_format(path)
     rows = _table_rows(path) if path.suffix == ".csv" else read_rows(path)[1]
-    lines: dict[str, tuple[str, str | None]] = {}
+    golds: dict[str, str | None] = {}
+    lines: dict[str, str] = {}
     for where, row in rows:
         if row.get("run") not in (None, "", run.manifest["id"]):
             raise ProbeError(
@@ -217,13 +193,13 @@ def read_sheet(path: Path, run: RunDirectory, labeller: str) -> list[Label]:
         if name is None:
             refuse(where, "id", "a value in every row", None)
         gold = None if gold is None else gold.strip()
-        line, earlier = lines.setdefault(name, (where.rpartition(":")[2], gold))
-        if earlier != gold:
+        line = lines.setdefault(name, where.rpartition(":")[2])
+        if golds.setdefault(name, gold) != gold:
             raise ProbeError(
-                f"{where}: question {short_repr(name)} has gold {short_repr(earlier)} in line "
+                f"{where}: question {short_repr(name)} has gold {short_repr(golds[name])} in line "
                 f"{line}, got {short_repr(gold)}"
             )
-    return [Label(name, gold, labeller) for name, (_, gold) in lines.items()]
+    return golds
 
 
 def _check_gold(gold: Any, where: str) -> None:

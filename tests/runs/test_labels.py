@@ -11,7 +11,7 @@ import pytest
 
 from stopadvisor.ground.errors import OutputError, ProbeError, WorkloadError
 from stopadvisor.runs.directory import RunDirectory
-from stopadvisor.runs.labels import Label, LabelFile, LabelSheet, read_sheet, write_sheet
+from stopadvisor.runs.labels import LabelFile, LabelSheet, read_sheet, write_sheet
 
 KEYS = {"q1": "k1", "q2": "k2", "q3": "k3"}
 LONG = "9" * 10_000
@@ -29,11 +29,12 @@ def labels(run: RunDirectory) -> LabelFile:
 
 
 def test_each_label_is_a_line_and_a_withdrawn_one_no_longer_counts(labels: LabelFile) -> None:
-    labels.add([Label("q1", "12")])
+    labels.add({"q1": "12"})
     first = labels.path.read_bytes()
-    labels.add([Label("q2", None), Label("q1", "12", "bob")])
-    labels.withdraw(Label("q1", "12"))
-    labels.add([Label("q1", "13")])
+    labels.add({"q2": None})
+    labels.add({"q1": "12"}, "bob")
+    labels.withdraw("q1")
+    labels.add({"q1": "13"})
     assert labels.read() == {"": {"q1": "13", "q2": None}, "bob": {"q1": "12"}}
     assert labels.path.read_bytes().startswith(first)
     row = json.loads(first)
@@ -43,14 +44,14 @@ def test_each_label_is_a_line_and_a_withdrawn_one_no_longer_counts(labels: Label
 
 
 def test_repeating_a_label_adds_no_line(labels: LabelFile) -> None:
-    labels.add([Label("q1", "12")])
+    labels.add({"q1": "12"})
     before = labels.path.read_bytes()
-    labels.add([Label("q1", "12")])
+    labels.add({"q1": "12"})
     assert labels.path.read_bytes() == before
 
 
 def test_a_half_written_line_does_not_count_and_is_set_aside(labels: LabelFile) -> None:
-    labels.add([Label("q1", "12"), Label("q2", "5")])
+    labels.add({"q1": "12", "q2": "5"})
     whole = labels.path.read_bytes()
     labels.path.write_bytes(whole[:-20])
     assert labels.read() == {"": {"q1": "12"}}
@@ -58,7 +59,7 @@ def test_a_half_written_line_does_not_count_and_is_set_aside(labels: LabelFile) 
     assert said is not None
     assert "half-written" in said
     assert labels.path.with_name("labels.partial").read_bytes().startswith(b'{"run"')
-    labels.add([Label("q2", "6")])
+    labels.add({"q2": "6"})
     assert labels.read() == {"": {"q1": "12", "q2": "6"}}
     assert labels.repair() is None
 
@@ -76,7 +77,7 @@ def test_a_half_written_line_does_not_count_and_is_set_aside(labels: LabelFile) 
 def test_a_label_of_another_run_is_refused(
     labels: LabelFile, change: dict[str, Any], said: str
 ) -> None:
-    labels.add([Label("q1", "12"), Label("q2", "5")])
+    labels.add({"q1": "12", "q2": "5"})
     first, second = map(json.loads, labels.path.read_text().splitlines())
     labels.path.write_text(f"{json.dumps(first)}\n{json.dumps(second | change)}\n")
     with pytest.raises(ProbeError, match=r"labels\.jsonl:2: .*" + said) as caught:
@@ -85,9 +86,9 @@ def test_a_label_of_another_run_is_refused(
 
 
 def test_one_labeller_has_one_gold_for_a_question(labels: LabelFile) -> None:
-    labels.add([Label("q1", LONG)])
+    labels.add({"q1": LONG})
     with pytest.raises(ProbeError, match=r"'q1' is already labelled '9+\.\.\.9+', got '13'"):
-        labels.add([Label("q2", "1"), Label("q1", "13")])
+        labels.add({"q2": "1", "q1": "13"})
     assert labels.read() == {"": {"q1": LONG}}
     line = json.loads(labels.path.read_text()) | {"gold": "13"}
     with labels.path.open("a") as file:
@@ -100,7 +101,7 @@ def test_gold_for_a_question_that_is_not_in_the_run_is_refused(labels: LabelFile
     with pytest.raises(
         ProbeError, match=r"question '9+\.\.\.9+' is not in the run, got gold for it"
     ):
-        labels.add([Label("q1", "1"), Label(LONG, "12")])
+        labels.add({"q1": "1", LONG: "12"})
     assert labels.read() == {}
 
 
@@ -115,9 +116,9 @@ def test_a_sheet_comes_back_as_it_was_filled_in(
 ) -> None:
     path = tmp_path / name
     write_sheet(path, SHEETS, run)
-    assert read_sheet(path, run, "ann") == []
+    assert read_sheet(path, run) == {}
     fill(path, {"q1": "-3", "q2": None})
-    assert read_sheet(path, run, "ann") == [Label("q1", "-3", "ann"), Label("q2", None, "ann")]
+    assert read_sheet(path, run) == {"q1": "-3", "q2": None}
     with pytest.raises(OutputError, match="already exists"):
         write_sheet(path, SHEETS, run)
 
@@ -154,7 +155,7 @@ def test_ids_that_a_sheet_has_to_quote_come_back(run: RunDirectory, tmp_path: Pa
     path, names = tmp_path / "sheet.csv", ["@1", "'tis", "-3", "x"]
     write_sheet(path, [LabelSheet(name, "Q", ("2",)) for name in names], run)
     path.write_text(path.read_text().replace(",,", ",7,"))
-    assert [label.id for label in read_sheet(path, run, "")] == names
+    assert list(read_sheet(path, run)) == names
 
 
 @pytest.mark.parametrize(
@@ -179,7 +180,7 @@ def test_errors_in_a_sheet_name_the_line(
     path = tmp_path / "sheet.jsonl"
     path.write_text(lines)
     with pytest.raises((ProbeError, WorkloadError)) as error:
-        read_sheet(path, run, "")
+        read_sheet(path, run)
     assert f"{path}{said}" in str(error.value)
     assert len(str(error.value)) < 400
 
@@ -187,11 +188,11 @@ def test_errors_in_a_sheet_name_the_line(
 def test_a_number_is_gold_too(run: RunDirectory, tmp_path: Path) -> None:
     path = tmp_path / "sheet.jsonl"
     path.write_text('{"id": "q1", "gold": 7}\n{"id": "q2", "gold": -0.50}\n')
-    assert [label.gold for label in read_sheet(path, run, "")] == ["7", "-0.50"]
+    assert read_sheet(path, run) == {"q1": "7", "q2": "-0.50"}
 
 
 def test_other_formats_are_refused(run: RunDirectory, tmp_path: Path) -> None:
     with pytest.raises(OutputError, match=r"expected a name ending in \.jsonl or \.csv"):
         write_sheet(tmp_path / "sheet.xlsx", SHEETS, run)
     with pytest.raises(WorkloadError, match="expected a readable file"):
-        read_sheet(tmp_path / "none.csv", run, "")
+        read_sheet(tmp_path / "none.csv", run)
