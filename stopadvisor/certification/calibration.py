@@ -71,16 +71,14 @@ class Calibration:
     """Family and outcome of each sequence."""
     entered: CalibrationQuestions
     """Traces of calibration questions that the test used."""
-    n_counted: int
-    """Number of those questions; two traces of one count once."""
     labelled: int | None = None
-    """Number of them with gold; None if all have it."""
+    """Number of its questions with gold; None if all have it."""
     traces: int = 1
     """Traces per question; with two, `entered` holds all first ones, then all second ones."""
 
     @property
     def first(self) -> CalibrationQuestions:
-        """First trace of each question in `entered`."""
+        """First trace of each counted question."""
         if self.traces == 1:
             return self.entered
         return self.entered.take(np.arange(self.entered.n_questions // self.traces))
@@ -126,7 +124,7 @@ def calibrate(
             needs.append(need)
         if isinstance(result, Certified) and saves[result.index]:
             certified.append((sequence, result))
-    found = Calibration(None, None, tuple(tested), table, counted, traces=traces)
+    found = Calibration(None, None, tuple(tested), table, traces=traces)
     if not certified:
         return replace(found, refusal=_refusal(choice, tested, needs))
     sequence, certificate = _pick(choice, certified)
@@ -158,13 +156,12 @@ def recalibrate(
     """
     require_calibration(calibration_table)
     rows = entering_rows(calibration_table, settings)
-    traces, counted = rows.shape
     table = _entering(calibration_table, rows.ravel())
     view = scorer.view(table)
     curve = scorer.curve(view, order)
     costs = scorer.costs(view, settings.costing)
     saves = curve.totals(costs)[0] < settings.costing.full(table).sum()
-    result, _ = _certify_rule(curve, view, saves, traces, settings, settings.delta)
+    result, _ = _certify_rule(curve, view, saves, len(rows), settings, settings.delta)
     tested = ((scorer.family, result),)
     refusal = result if isinstance(result, NotCertified) else None
     accuracy = float(table.full_correct.mean())
@@ -177,11 +174,11 @@ def recalibrate(
         )
     elif isinstance(result, Certified) and not saves[result.index]:
         refusal = NotCertified(_NO_SAVING, None, None)
-    if refusal is not None:
-        return Calibration(None, refusal, tested, table, counted, traces=traces)
-    assert isinstance(result, Certified)  # anything else is a refusal
-    rule = ExportedRule(scorer, float(order[result.index]), order, result, None, None)
-    return Calibration(rule, None, tested, table, counted, traces=traces)
+    rule = None
+    if refusal is None:
+        assert isinstance(result, Certified)  # anything else is a refusal
+        rule = ExportedRule(scorer, float(order[result.index]), order, result, None, None)
+    return Calibration(rule, refusal, tested, table, traces=len(rows))
 
 
 def without_figures(
@@ -195,9 +192,7 @@ def without_figures(
     tested = tuple(
         (family, NotCertified("it failed", None, None)) for family, _ in calibration.tested
     )
-    return replace(
-        calibration, refusal=refusal, tested=tested, n_counted=calibration.first.n_questions
-    )
+    return replace(calibration, refusal=refusal, tested=tested)
 
 
 def labels_to_name(settings: Settings, choice: Choice | None) -> tuple[int | None, float | None]:

@@ -150,8 +150,7 @@ def certify(source: Source, request: CertifyRequest) -> Certification:
     if refusal is not None:
         nobody = np.zeros(assessment.source.table.n_questions, bool)
         nothing = unsealed_rows(assessment.source, nobody).as_calibration()
-        n = int(calibration_rows(plan.look.questions).size)
-        calibration = Calibration(None, refusal, (), nothing, n)
+        calibration = Calibration(None, refusal, (), nothing)
         policy, remarks = _policy(assessment, calibration, None), tuple(_remarks(assessment, ()))
         return Certification(choice.settings, calibration, None, policy, remarks, assessment)
     show_fit(assessment.source, "calibrate")

@@ -205,6 +205,7 @@ def calibrated(
     `source_policy` is the file that the rule came from; None if it was chosen on this run.
     """
     settings, terms, calibration = found.settings, found.policy.terms, found.calibration
+    n = calibration.first.n_questions
     look, taken_from, transfer = found.look, found.source, None
     if taken_from is not None:
         model = None if taken_from.terms.model is None else taken_from.terms.model.name
@@ -253,9 +254,7 @@ def calibrated(
         on_stop="answer" if terms.on_stop == "answer" else None,
         certificate=certificate_of(terms),
         refusal=calibration.refusal,
-        tested=tuple(
-            _tested(family, result, calibration.n_counted) for family, result in calibration.tested
-        ),
+        tested=tuple(_tested(family, result, n) for family, result in calibration.tested),
         expected=terms.expected,
         graded_by=calibration.entered.graded_by,
         profile=terms.profile,

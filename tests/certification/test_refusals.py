@@ -190,7 +190,7 @@ def test_a_failed_look_names_what_fit_questions_knew(choice: Choice) -> None:
     assert [result for _, result in hidden.tested] == [NotCertified("it failed", None, None)] * len(
         found.tested
     )
-    assert hidden.n_counted == 60
+    assert hidden.first.n_questions == 60
     elsewhere = without_figures(found, SETTINGS).refusal  # nothing is known of its risk
     assert elsewhere is not None
     assert (elsewhere.labels_needed, elsewhere.assumed_risk) == (FEWEST, 0.0)
