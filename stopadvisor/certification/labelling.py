@@ -12,22 +12,15 @@ is shown or any label read.  The caller holds the run's lock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
 from stopadvisor.answers.grading import Grader
+from stopadvisor.answers.normal_form import extract_forced, extract_natural, normalize
 from stopadvisor.assessment.choice import Choice
-from stopadvisor.collection.grades import (
-    GoldGrade,
-    SettledLabels,
-    answers_at,
-    as_graded,
-    grade_by,
-    settle,
-)
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable
 from stopadvisor.probes.records import ProbeRecord
@@ -37,6 +30,7 @@ from stopadvisor.runs.directory import RunDirectory, digest_of
 from stopadvisor.runs.labels import LabelFile
 from stopadvisor.runs.replies import ReplyRecord
 from stopadvisor.runs.sources import Source
+from stopadvisor.runs.verdicts import grade_records, ungraded
 from stopadvisor.stats.adaptive_labels import (
     AskingPlan,
     LabelForecast,
@@ -47,11 +41,21 @@ from stopadvisor.stats.adaptive_labels import (
 )
 
 __all__ = [
-    "Grades", "LabelCounts", "LabelRun", "LabelledRun", "Labelling", "asking_plan", "at_worst",
-    "label_tests", "may_be_lost", "tested_deltas",
+    "GoldGrade", "Grades", "LabelCounts", "LabelRun", "LabelledRun", "Labelling", "asking_plan",
+    "at_worst", "grade_by", "label_tests", "may_be_lost", "tested_deltas",
 ]  # fmt: skip
 
 # --- The test with few labels ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GoldGrade:
+    """Which answers to one question are right."""
+
+    natural: bool
+    replies: Mapping[int, bool]
+    """Replies after a stop, by thinking tokens before it; those of a ladder, by number from 1."""
+
 
 Grades = Mapping[int, GoldGrade | None]
 """Grade by row of the table; None (nobody can tell) counts as lost if the reply differs."""
@@ -240,8 +244,19 @@ class Labelling:
             for sequence in self.choice.sequences:
                 view = sequence.scorer.view(self.questions.take(np.array([row])))
                 budgets |= set(view.positions[may_be_lost(view)[:, :-1]].tolist())
-            forms = set(answers_at(record, budgets))
+            forms = _forms(record, budgets)
         return sorted(forms, key=lambda form: digest_of(f"{record.key} {form}"))
+
+
+def _forms(record: ProbeRecord, budgets: Container[int]) -> set[str]:
+    """Normal forms of the natural answer, and of the replies after stops at these budgets."""
+    written = [extract_natural(record.task, record.natural_answer or "")]
+    for c in record.checkpoints:
+        if c.budget in budgets and c.visible_answer is not None:
+            written.append(extract_natural(record.task, c.visible_answer))
+        elif c.budget in budgets:
+            written.append(extract_forced(record.task, c.answer))
+    return {normalize(record.task, answer) for answer in written if answer} - {""}
 
 
 # --- The labels of a run --------------------------------------------------------------------------
@@ -252,19 +267,24 @@ class KnownLabels:
     """Labels of calibration questions, from people and from the workload."""
 
     grades: Grades
-    settled: SettledLabels
     n_workload: int
     """Questions whose gold came with the workload."""
+    n_cannot_tell: int
+    """Questions whose labeller could not tell."""
+    disagreeing: tuple[str, ...]
+    """Ids of other questions that two labellers answered differently."""
+    labellers: Mapping[str, int]
+    """Number of questions by labeller."""
 
     def counts(self, state: LabelForecast) -> LabelCounts:
         """Count the labels; `state` is the forecast that follows from them."""
-        settled = self.settled
+        asked, disagreeing = len(self.grades) - self.n_workload, len(self.disagreeing)
         return LabelCounts(
             self.n_workload,
-            len(settled.gold),
-            len(settled.gold) - len(settled.cannot_tell) - len(settled.disagreeing),
-            len(settled.cannot_tell),
-            len(settled.disagreeing),
+            asked,
+            asked - self.n_cannot_tell - disagreeing,
+            self.n_cannot_tell,
+            disagreeing,
             round(state.labels),
             state.saving_pp,
         )
@@ -292,20 +312,53 @@ class LabelRun:
 
     def known(self, labels: Mapping[str, Mapping[str, str | None]], grader: Grader) -> KnownLabels:
         """Grade the counted questions; `labels` maps labellers to their gold by question id."""
-        records = self.records
-        rows = {name: row for row, name in enumerate(self.labelling.questions.ids)}
-        own = {name for name in rows if records[name].is_graded}
-        mine = {
-            labeller: {
-                name: gold for name, gold in golds.items() if name in rows and name not in own
-            }
-            for labeller, golds in labels.items()
-        }
-        settled = settle(mine, {name: records[name].task for name in rows}, grader)
-        golds = {name: gold for name, gold in settled.gold.items() if gold is not None}
-        graded = grade_by([records[name] for name in golds], golds.values(), grader)
-        found = dict(zip(golds, graded, strict=True))
-        found |= {name: as_graded(records[name]) for name in own}
-        unsettled = dict.fromkeys(settled.gold.keys() - golds.keys())
-        grades = {rows[name]: grade for name, grade in {**found, **unsettled}.items()}
-        return KnownLabels(grades, settled, len(own))
+        records, ids = self.records, self.labelling.questions.ids
+        own = [name for name in ids if records[name].is_graded]
+        open_ids = {*ids} - {*own}
+        given: dict[str, list[str | None]] = {}
+        for golds in labels.values():
+            for name, gold in golds.items():
+                if name in open_ids:
+                    given.setdefault(name, []).append(gold)
+        told = {name: [*map(str, golds)] for name, golds in given.items() if None not in golds}
+        differ = [name for name in told if not _agree(told[name], records[name].task, grader)]
+        right = {name: first for name, (first, *_) in told.items() if name not in differ}
+        graded = grade_by([records[name] for name in right], right.values(), grader)
+        found: dict[str, GoldGrade | None] = dict.fromkeys(given)
+        found |= zip(right, graded, strict=True)
+        found |= {name: _grade_of(records[name]) for name in own}
+        return KnownLabels(
+            {row: found[name] for row, name in enumerate(ids) if name in found},
+            n_workload=len(own),
+            n_cannot_tell=len(given) - len(told),
+            disagreeing=tuple(sorted(differ)),
+            labellers={name: len(open_ids & golds.keys()) for name, golds in labels.items()},
+        )
+
+
+def _agree(golds: Sequence[str], task: str, grader: Grader) -> bool:
+    first, *others = golds
+    return all(
+        grader.grade(task, first, other) or grader.grade(task, other, first) for other in others
+    )
+
+
+def grade_by(
+    records: Sequence[ProbeRecord | ReplyRecord], golds: Iterable[str], grader: Grader
+) -> list[GoldGrade]:
+    """Grade recorded answers by new gold, one per record."""
+    again = zip(map(ungraded, records), golds, strict=True)
+    graded, _ = grade_records([replace(record, gold=gold) for record, gold in again], grader)
+    return list(map(_grade_of, graded))
+
+
+def _grade_of(record: ProbeRecord | ReplyRecord) -> GoldGrade:
+    """The grades that a record holds."""
+    if isinstance(record, ReplyRecord):
+        right = [reply is not None and bool(reply.correct) for reply in record.answered()]
+        return GoldGrade(right[-1], dict(enumerate(right, start=1)))
+    replies = {
+        c.budget: bool(c.correct if c.visible_answer is None else c.visible_correct)
+        for c in record.checkpoints
+    }
+    return GoldGrade(bool(record.natural_correct), replies)

@@ -6,26 +6,25 @@ gold change.  Questions without gold get no grade.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from stopadvisor.answers.grading import BY_GOLD, Grader, Grades, described, open_graders
-from stopadvisor.answers.normal_form import extract_forced, extract_natural, normalize
+from stopadvisor.answers.normal_form import normalize
 from stopadvisor.ground.errors import GraderError, ProbeError, WorkloadError
 from stopadvisor.ground.progress import Progress
 from stopadvisor.probes.asking import RawTrace
 from stopadvisor.probes.records import Checkpoint, ProbeRecord
 from stopadvisor.runs.directory import RunDirectory, digest_of, line_of
 from stopadvisor.runs.look_log import record_regraded
-from stopadvisor.runs.replies import ReplyRecord
 from stopadvisor.runs.storage import lock_directory
 from stopadvisor.runs.verdicts import answers_of, grade_records, ungraded
 from stopadvisor.workload.questions import PARTS, Question, Workload, read_workload
 
 __all__ = [
-    "GoldGrade", "SettledLabels", "answers_at", "as_graded", "check_graded_by", "check_grader",
-    "grade_by", "grade_traces", "regrade", "regrade_run", "remarks_on_grader", "settle",
+    "check_graded_by", "check_grader", "grade_traces", "regrade", "regrade_run",
+    "remarks_on_grader",
 ]  # fmt: skip
 
 
@@ -184,96 +183,3 @@ def remarks_on_grader(run: RunDirectory) -> list[str]:
     if unjudged := sum(r.cannot_tell for r in records if isinstance(r, ProbeRecord)):
         remarks.append(f"{name} could not judge {unjudged} recorded answers: they count as wrong")
     return remarks
-
-
-# --- Gold added to recorded answers ---------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class GoldGrade:
-    """Which answers to one question are right."""
-
-    natural: bool
-    replies: Mapping[int, bool]
-    """Replies after a stop, by thinking tokens before it; those of a ladder, by number from 1."""
-
-
-@dataclass(frozen=True)
-class SettledLabels:
-    """The labels of all labellers, combined."""
-
-    gold: Mapping[str, str | None]
-    """By question id; None if a labeller could not tell, or two disagree."""
-    cannot_tell: frozenset[str] = frozenset()
-    disagreeing: frozenset[str] = frozenset()
-    by_labeller: Mapping[str, int] = field(default_factory=dict)
-    """Number of questions by labeller."""
-
-
-def settle(
-    labels: Mapping[str, Mapping[str, str | None]], tasks: Mapping[str, str], grader: Grader
-) -> SettledLabels:
-    """Combine labels of several people; `labels` holds each one's gold by id, `tasks` is by id."""
-    given: dict[str, list[str | None]] = {}
-    for by_id in labels.values():
-        for name, gold in by_id.items():
-            given.setdefault(name, []).append(gold)
-    cannot_tell = frozenset(name for name, golds in given.items() if None in golds)
-    disagreeing = frozenset(
-        name
-        for name, (first, *others) in given.items()
-        if name not in cannot_tell
-        and not all(
-            grader.grade(tasks[name], str(first), other)
-            or grader.grade(tasks[name], str(other), first)
-            for other in others
-        )
-    )
-    unsettled = cannot_tell | disagreeing
-    return SettledLabels(
-        {name: None if name in unsettled else golds[0] for name, golds in given.items()},
-        cannot_tell,
-        disagreeing,
-        {labeller: len(by_id) for labeller, by_id in labels.items()},
-    )
-
-
-def grade_by(
-    records: Sequence[ProbeRecord | ReplyRecord], golds: Iterable[str], grader: Grader
-) -> list[GoldGrade]:
-    """Grade recorded answers by new gold, one per record."""
-    again = zip(map(ungraded, records), golds, strict=True)
-    graded, _ = grade_records([replace(record, gold=gold) for record, gold in again], grader)
-    return list(map(as_graded, graded))
-
-
-def as_graded(record: ProbeRecord | ReplyRecord) -> GoldGrade:
-    """The grades that a record holds."""
-    if isinstance(record, ReplyRecord):
-        right = [reply is not None and bool(reply.correct) for reply in record.answered()]
-        return GoldGrade(right[-1], dict(enumerate(right, start=1)))
-    replies = {
-        c.budget: bool(c.correct if c.visible_answer is None else c.visible_correct)
-        for c in record.checkpoints
-    }
-    return GoldGrade(bool(record.natural_correct), replies)
-
-
-def answers_at(record: ProbeRecord, budgets: Iterable[int]) -> dict[str, str]:
-    """Distinct answers to a question: the natural one, and the replies after stops at `budgets`.
-
-    Maps normal forms to answers as written; empty answers are left out.
-    """
-    wanted = set(budgets)
-    written = [extract_natural(record.task, record.natural_answer or "")]
-    for c in record.checkpoints:
-        if c.budget in wanted and c.visible_answer is not None:
-            written.append(extract_natural(record.task, c.visible_answer))
-        elif c.budget in wanted:
-            written.append(extract_forced(record.task, c.answer))
-    answers: dict[str, str] = {}
-    for answer in written:
-        form = normalize(record.task, answer or "")
-        if answer and form:
-            answers.setdefault(form, answer)
-    return answers

@@ -12,8 +12,7 @@ from stopadvisor.answers.grading import Grader
 from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.certification.certify import check_partial, to_choose_by
-from stopadvisor.certification.labelling import Labelling, at_worst
-from stopadvisor.collection.grades import GoldGrade, grade_by
+from stopadvisor.certification.labelling import GoldGrade, Labelling, at_worst, grade_by
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.outcomes import CalibrationQuestions, OpenQuestions
 from stopadvisor.rules.losses import LOST, Guarantee
