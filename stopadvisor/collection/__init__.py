@@ -1,5 +1,5 @@
 """From a workload to graded probes: pilot, preflight, probing in batches, grades."""
 
 __all__ = [
-    "grades", "model_checks", "probe_settings", "probing", "rung_recording",
+    "grades", "model_checks", "probe_settings", "probing",
 ]  # fmt: skip

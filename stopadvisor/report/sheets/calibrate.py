@@ -108,8 +108,6 @@ def expectation_facts(expected: Expected, serving: str) -> list[Fact]:
     ]
     if others := other_stacks(effect):
         rows.append(("elsewhere", f"the same rule {listed(others)}"))
-    elif expected.saving_by_serving is None:
-        rows.append(("elsewhere", "not recorded in this policy; calibrate again to measure it"))
     if effect.saving_range or effect.risk_range:
         rows.append(BRACKETS)
     return rows
