@@ -1,5 +1,3 @@
 """From a workload to graded probes: pilot, preflight, probing in batches, grades."""
 
-__all__ = [
-    "grades", "model_checks", "probe_settings", "probing",
-]  # fmt: skip
+__all__ = ["grades", "model_checks", "probe_settings", "probing"]

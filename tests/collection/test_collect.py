@@ -284,12 +284,6 @@ class Faulty(ScriptedEngine):
         return self.change(super().probe(prompts, plan))
 
 
-def _with_nan(traces: list[RawTrace]) -> list[RawTrace]:
-    first = traces[0]
-    broken = replace(first.probes[1], mean_logprob=float("nan"))
-    return [replace(first, probes=(first.probes[0], broken, *first.probes[2:])), *traces[1:]]
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -299,7 +293,6 @@ def _with_nan(traces: list[RawTrace]) -> list[RawTrace]:
             r"must probe at budgets \[0, 16, 32, 64\], got \[16, 32, 64\]",
             id="other budgets",
         ),
-        pytest.param(_with_nan, "must be finite, got nan and", id="not a number"),
     ],
 )
 def test_an_engine_that_breaks_its_contract_is_refused(
@@ -307,30 +300,6 @@ def test_an_engine_that_breaks_its_contract_is_refused(
 ) -> None:
     with pytest.raises(EngineError, match=message):
         bench.collect(Faulty(change))
-    assert bench.run.records() == []
-
-
-@pytest.mark.parametrize(
-    ("plan", "change"),
-    [
-        pytest.param(
-            replace(PLAN, on_stop="answer"),
-            lambda t: replace(t, probes=tuple(replace(p, visible_text=None) for p in t.probes)),
-            id="visible answers",
-        ),
-        pytest.param(
-            replace(MARKED, budgets=()),
-            lambda t: replace(t, marker_positions=None, probes=()),
-            id="markers",
-        ),
-    ],
-)
-def test_an_engine_that_leaves_out_what_the_plan_asks_for_is_refused(
-    tmp_path: Path, plan: ProbePlan, change: Callable[[RawTrace], RawTrace]
-) -> None:
-    bench = Bench(tmp_path / "run", plan=plan)
-    with pytest.raises(EngineError, match=r"must write visible answers .* and look for markers"):
-        bench.collect(Faulty(lambda traces: list(map(change, traces))))
     assert bench.run.records() == []
 
 
