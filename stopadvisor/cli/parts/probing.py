@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
@@ -46,30 +46,29 @@ def take_probing(
         raise click.UsageError(
             f"--ladder asks for whole replies, as its file says: leave out {names}"
         )
-    if params["temperature"] == 0 and params["samples"] > 1:
-        raise click.UsageError(
-            f"--temperature 0 always draws the same trace, got --samples {params['samples']}"
-        )
-    budgets, max_think = params["budgets"], params["max_think"]
-    if budgets and max_think and budgets[-1] > max_think:
-        raise click.UsageError(
-            f"--budgets must end at --max-think {max_think} or before, got {budgets[-1]}"
-        )
-    if not like_policy:
-        _check_schedule(params)
     temperature = params.pop("temperature")
     params["greedy"] = temperature == 0
     params["temperature"] = temperature or None
     params["preflight"] = not params.pop("no_preflight")
     params["batch_size"] = None if params["engine"] == "openai" else params["concurrency"]
-    return pop_settings(ProbeSettings, params, workload=workload)
+    settings = pop_settings(ProbeSettings, params, workload=workload)
+    if settings.greedy and settings.samples > 1:
+        raise click.UsageError(
+            f"--temperature 0 always draws the same trace, got --samples {settings.samples}"
+        )
+    budgets, max_think = settings.budgets, settings.max_think
+    if budgets and max_think and budgets[-1] > max_think:
+        raise click.UsageError(
+            f"--budgets must end at --max-think {max_think} or before, got {budgets[-1]}"
+        )
+    if not like_policy:
+        _check_schedule(settings)
+    return settings
 
 
-def _check_schedule(params: Mapping[str, Any]) -> None:
+def _check_schedule(settings: ProbeSettings) -> None:
     """Refuse options that the schedule does not use."""
-    schedule, budgets, every = params["schedule"], params["budgets"], params["every"]
-    if schedule == "auto" and budgets:
-        schedule = "grid"
+    schedule, budgets, every = settings.schedule, settings.budgets, settings.every
     if schedule == "stride" and budgets:
         raise click.UsageError("--schedule stride takes --every, not --budgets")
     if schedule == "marker" and budgets and every:
@@ -79,7 +78,7 @@ def _check_schedule(params: Mapping[str, Any]) -> None:
         )
     if schedule == "grid" and every is not None:
         raise click.UsageError(f"--every needs --schedule stride or marker, got {schedule}")
-    if schedule != "marker" and params["markers"] is not None:
+    if schedule != "marker" and settings.markers is not None:
         raise click.UsageError(f"--markers needs --schedule marker, got {schedule}")
 
 
