@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from stopadvisor.answers.grading import open_graders
 from stopadvisor.assessment.assessed import AssessedRun
 from stopadvisor.assessment.choice import Choice, Settings
 from stopadvisor.assessment.fit_assessment import assess as assess_fit
@@ -21,7 +22,8 @@ from stopadvisor.certification.certify import CertifyRequest, Despite
 from stopadvisor.certification.check_policy import CheckedPolicy, CheckRequest, check_policy
 from stopadvisor.certification.issue import CalibratedRun, PolicyTarget, issue
 from stopadvisor.certification.looks import open_for_paper, show_fit
-from stopadvisor.collection.grades import check_graded_by, regrade_run, remarks_on_grader
+from stopadvisor.collection.collect import check_grading
+from stopadvisor.collection.grades import regrade_run, remarks_on_grader
 from stopadvisor.collection.probe_settings import ProbeSettings
 from stopadvisor.collection.probing import probe
 from stopadvisor.engines.engine_settings import EngineSettings
@@ -261,7 +263,9 @@ def assess_target(
         if probing.regrade:
             regrade_run(target, progress, probing.grader)
         elif probing.grader is not None and target.is_dir():
-            check_graded_by(target, probing.grader)
+            with open_graders(probing.grader) as graders:
+                run, mine = RunDirectory.load(target), graders.right.identity
+                check_grading(run, mine, "use --regrade to grade it again")
         seed = probing.seed if "seed" in given else None
         split = probing.split if "split" in given else None
         source = open_source(target, seed=seed, fractions=split, folder=probing.out)

@@ -1,3 +1,3 @@
 """From a workload to graded probes: pilot, preflight, probing in batches, grades."""
 
-__all__ = ["grades", "model_checks", "probe_settings", "probing"]
+__all__ = ["collect", "grades", "model_checks", "probe_settings", "probing"]

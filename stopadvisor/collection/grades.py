@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from stopadvisor.answers.grading import BY_GOLD, Grader, Grades, described, open_graders
+from stopadvisor.answers.grading import BY_GOLD, Grader, Grades, open_graders
 from stopadvisor.answers.normal_form import normalize
 from stopadvisor.ground.errors import GraderError, ProbeError, WorkloadError
 from stopadvisor.ground.progress import Progress
@@ -23,7 +23,7 @@ from stopadvisor.runs.verdicts import answers_of, grade_records, ungraded
 from stopadvisor.workload.questions import PARTS, Question, Workload, read_workload
 
 __all__ = [
-    "check_graded_by", "check_grader", "grade_traces", "regrade", "regrade_run",
+    "check_grader", "grade_traces", "regrade", "regrade_run",
     "remarks_on_grader",
 ]  # fmt: skip
 
@@ -114,18 +114,6 @@ def check_grader(run: RunDirectory, name: str | None) -> None:
         raise GraderError(
             f"{run.path} was graded by {grading['grader']}: name it with --grader to grade with it "
             f"again, or --grader {BY_GOLD} to compare with gold from now on"
-        )
-
-
-def check_graded_by(path: Path, name: str) -> None:
-    """Refuse a run that another grader than `name` graded."""
-    recorded = RunDirectory.load(path).manifest["grading"]
-    with open_graders(name) as graders:
-        mine = graders.right.identity
-    if mine != recorded:
-        raise GraderError(
-            f"{path} was graded by {described(recorded)}, got --grader {described(mine)}: "
-            "--regrade grades it again"
         )
 
 

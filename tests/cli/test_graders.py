@@ -110,7 +110,7 @@ def test_graders_do_not_mix(call: Call) -> None:
     err = call.refused(*again, "--grader", "graders:lenient")
     assert "was graded with grader graders:strict" in err
     assert "use --regrade" in err
-    assert "was graded by graders:strict (SHA-256" in call.refused(
+    assert "was graded with grader graders:strict, grader sha256 " in call.refused(
         "assess", "run", "--grader", "graders:lenient"
     )
     assert "name it with --grader" in call.refused("assess", "run", "--regrade")
