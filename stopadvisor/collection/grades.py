@@ -22,10 +22,7 @@ from stopadvisor.runs.storage import lock_directory
 from stopadvisor.runs.verdicts import answers_of, grade_records, ungraded
 from stopadvisor.workload.questions import PARTS, Question, Workload, read_workload
 
-__all__ = [
-    "check_grader", "grade_traces", "regrade", "regrade_run",
-    "remarks_on_grader",
-]  # fmt: skip
+__all__ = ["check_grader", "grade_traces", "regrade", "regrade_run", "remarks_on_grader"]
 
 
 def grade_traces(
