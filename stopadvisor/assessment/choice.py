@@ -28,7 +28,6 @@ from stopadvisor.ground.errors import NothingToChoose
 from stopadvisor.ground.progress import tracked
 from stopadvisor.probes.outcomes import FitQuestions
 from stopadvisor.probes.rungs import known_mean
-from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.climb import Climb
 from stopadvisor.rules.costs import Serving, Weights
 from stopadvisor.rules.families import AGREEMENT_FAMILIES, FIXED_BUDGET, display_threshold
@@ -213,26 +212,22 @@ class Choice:
 
 
 def choose(
-    fit_table: FitQuestions,
+    questions: FitQuestions | RulesOnFit,
     n_calibration: int,
     settings: Settings,
     *,
     categories: Mapping[str | None, int] | None = None,
-    others: ProbeTable | None = None,
-    rules: RulesOnFit | None = None,
 ) -> Choice:
     """Choose family, schedule and testing order from fit questions alone.
 
     Parameters
     ----------
+    questions : FitQuestions or RulesOnFit
+        Fit questions, or rules already measured on them, perhaps at another alpha.
     n_calibration : int
         Number of calibration questions that the test will count.
     categories : mapping, optional
         Number of calibration questions of each category; by default in proportion to fit questions.
-    others : ProbeTable, optional
-        Questions of the other parts, without outcomes: rules probe only where these were probed.
-    rules : RulesOnFit, optional
-        Rules already measured on these questions, at another alpha.
 
     Raises
     ------
@@ -247,7 +242,9 @@ def choose(
     thresholds two equal families seem to differ far too often.  Here thresholds, schedules and
     families are chosen again in each resample.
     """
-    rules = rules or RulesOnFit.measure(fit_table, settings, others)
+    rules = questions
+    if not isinstance(rules, RulesOnFit):
+        rules = RulesOnFit.measure(rules, settings)
     fit = rules.fit
     full_accuracy = float(fit.table.full_correct.mean())
     if settings.limits_accuracy and settings.alpha >= full_accuracy:

@@ -187,7 +187,7 @@ def assess(
         if propose:
             offered = promises(rules, counted.size, settings, categories=categories)
             settings = replace(settings, alpha=proposed(offered).alpha)
-        choice = choose(fit, counted.size, settings, categories=categories, rules=rules)
+        choice = choose(rules, counted.size, settings, categories=categories)
     except NothingToChoose as error:  # the advice is full thinking
         nothing = FitComparison.empty(settings.alpha)
         fitted = FitData.build(fit, settings)

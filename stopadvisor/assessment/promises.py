@@ -58,19 +58,18 @@ def promises(
     settings: Settings,
     *,
     categories: Mapping[str | None, int] | None = None,
-    alphas: Sequence[float] = PROMISES,
 ) -> tuple[Promise, ...]:
-    """Rate the promise of each alpha, with the other settings as given; arguments as for `choose`.
+    """Rate each of `PROMISES`, with the other settings as given; arguments as for `choose`.
 
     If the loss counts grades, alphas from the full-thinking accuracy up are left out, because no
     rule can break them; NothingToChoose if none is left.
     """
     accuracy = float(rules.fit.table.full_correct.mean())
-    meant = [alpha for alpha in alphas if alpha < accuracy or not settings.limits_accuracy]
+    meant = [alpha for alpha in PROMISES if alpha < accuracy or not settings.limits_accuracy]
     if not meant:
         raise NothingToChoose(
             f"full thinking gets {accuracy:.1%} of the fit questions right: always being wrong "
-            f"would keep a promise of {min(alphas):.0%}"
+            f"would keep a promise of {min(PROMISES):.0%}"
         )
     return tuple(
         _promise(rules, n_calibration, replace(settings, alpha=alpha), categories)
@@ -149,7 +148,7 @@ class LabelNeed:
     that differ; null if nothing is labelled, or there are too many questions for a sample."""
 
 
-def label_needs(choice: Choice, *, shares: Sequence[float] = _SHARES_LOST) -> tuple[LabelNeed, ...]:
+def label_needs(choice: Choice) -> tuple[LabelNeed, ...]:
     """Estimate the gold labels needed, by the share of differing replies that are lost.
 
     The first entry is without labels.  Empty if no rule is advised or fit questions have gold.
@@ -188,7 +187,7 @@ def label_needs(choice: Choice, *, shares: Sequence[float] = _SHARES_LOST) -> tu
         sampled = mean(share, half, half)[1] if half and n <= MOST_SAMPLED else None
         return LabelNeed(share, math.ceil(labels), saving, sampled)
 
-    return tuple(labelled(share) for share in tracked("imitating labels", (None, *shares)))
+    return tuple(labelled(share) for share in tracked("imitating labels", (None, *_SHARES_LOST)))
 
 
 @dataclass(frozen=True)

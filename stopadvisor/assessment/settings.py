@@ -74,22 +74,21 @@ class Settings:
         """The loss that `alpha` limits."""
         return LOSSES[self.loss]
 
-    def counted_on(self, graded_by: GradedBy) -> Loss:
-        """The loss to count on these questions: differing replies if gold is missing.
+    def guarantees_on(self, graded_by: GradedBy) -> tuple[Guarantee, ...]:
+        """All limits, on losses that these questions can count: differing replies without gold.
 
         Every lost reply differs, so this errs on the safe side.
         """
-        needs_more = self.counted.needs_gold and graded_by != "gold"
-        return DIFFERS if needs_more else self.counted
-
-    def guarantees_on(self, graded_by: GradedBy) -> tuple[Guarantee, ...]:
-        """All limits, on losses that can be counted on these questions; see `counted_on`."""
         if graded_by == "gold":
             return self.guarantees
         return tuple(
             replace(each, loss=DIFFERS.name) if each.counted.needs_gold else each
             for each in self.guarantees
         )
+
+    def counted_on(self, graded_by: GradedBy) -> Loss:
+        """The loss that `alpha` limits, as in `guarantees_on`."""
+        return self.guarantees_on(graded_by)[0].counted
 
     @property
     def costing(self) -> Costing:

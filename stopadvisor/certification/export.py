@@ -144,12 +144,10 @@ def _expected(
         return expected
     loss, rng = settings.counted_on(test.graded_by), np.random.default_rng(source.seed)
     found = measure_rule(rule.scorer, rule.threshold, test, settings.costing, loss=loss, rng=rng)
-    spread = found.saving_interval
     return replace(
         expected,
-        test_total_saving_ci95=None if spread is None else spread.ci95,
         test_accuracy_ci95=exact_interval(found.correct, found.n),
-        **found.figures("test", "n", "risk", "risk_ci95", *_FIGURES),
+        **found.figures("test", "n", "risk", "risk_ci95", "total_saving_ci95", *_FIGURES),
     )
 
 

@@ -117,7 +117,7 @@ class Verification:
     total_saving_pct: float
     """Net saving."""
     total_saving_ci95: tuple[float, float] | None
-    """Its 95 % bootstrap-t interval; null if nothing was stopped."""
+    """Its 95 % interval; null if nothing was stopped."""
     think_saving_pct: float
     """Thinking tokens saved."""
     truncated_share: float
@@ -327,7 +327,7 @@ def verify(
     if verdict == "contradicted" and loss is not promise:
         verdict = "silent"
     gained = None if loss.is_binary else int((values < 0).sum())
-    losses, spread = int((values > 0).sum()), outcome.saving_interval
+    losses = int((values > 0).sum())
     return Verification(
         verdict=verdict,
         alpha=alpha,
@@ -352,7 +352,7 @@ def verify(
         serving=asked.serving,
         unit=asked.weights.unit,
         total_saving_pct=outcome.total_saving_pct,
-        total_saving_ci95=None if spread is None else spread.ci95,
+        total_saving_ci95=outcome.total_saving_ci95,
         think_saving_pct=outcome.think_saving_pct,
         truncated_share=float(probed.truncated.mean()),
         categories=_categories(probed.take(first), lost[:n] > 0),

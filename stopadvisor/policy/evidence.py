@@ -86,7 +86,7 @@ class ExpectedTerms:
     test_total_saving_ci95: tuple[_Saving, _Saving] | None = field(
         default=None, metadata={"present_with": "test_n"}
     )
-    """95 % bootstrap-t interval of the net saving."""
+    """95 % interval of the net saving."""
     test_think_saving_pct: _Saving | None = None
     """Saving in thinking tokens."""
     test_uncut_saving_pct: _Saving | None = field(default=None, metadata={"present_with": "test_n"})

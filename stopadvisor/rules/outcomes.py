@@ -27,14 +27,13 @@ from stopadvisor.rules.costs import (
 )
 from stopadvisor.rules.losses import LOST, Loss
 from stopadvisor.rules.scorer import Scorer
-from stopadvisor.stats.intervals import Interval, exact_interval, paired_difference, ratio_interval
+from stopadvisor.stats.intervals import exact_interval, paired_difference, saving_interval
 
 __all__ = [
     "BlindStopping", "Outcome", "RequestMoney", "RequestTokens", "StackCost", "blind_stopping",
     "measure", "measure_rule", "serving_costs",
 ]  # fmt: skip
 
-_RESAMPLES = 1000
 _MOST_BLOCKS = 1000
 _SHUFFLES = 999
 _SIGNIFICANT = 0.05
@@ -51,8 +50,8 @@ class Outcome:
     full_correct: int
     think_saving_pct: float
     total_saving_pct: float
-    saving_interval: Interval | None = None
-    """95 % bootstrap-t interval of the net saving; None if not requested or nothing was stopped."""
+    total_saving_ci95: tuple[float, float] | None = None
+    """95 % interval of the net saving; None if not requested or nothing was stopped."""
     answer_saving_pct: float | None = None
     """Saving in tokens of the visible answer; None if a stopped question gets the forced one."""
     uncut_saving_pct: float | None = None
@@ -108,7 +107,7 @@ def measure(
     costs : ndarray of float, shape (n_questions, n_probes + 1)
     full_cost : ndarray of float, shape (n_questions,)
     rng : numpy.random.Generator, optional
-        If given, the outcome has a bootstrap-t interval of the net saving.
+        If given, the outcome has an interval of the net saving, see `saving_interval`.
     """
 
     def at(values: NDArray[np.generic]) -> FloatArray:
@@ -126,7 +125,9 @@ def measure(
     stopped = at(costs)
     spread = None
     if rng is not None and (stops < view.n_checkpoints).any():
-        spread = _saving_interval(view, stopped, full_cost, rng)
+        blocks = group_numbers(view) % _MOST_BLOCKS  # groups are independent
+        sums = [np.bincount(blocks, each).astype(np.float64) for each in (stopped, full_cost)]
+        spread = saving_interval(*sums, rng=rng)
     uncut = ~view.truncated
     counted = at(loss.of(view))
     return Outcome(
@@ -141,20 +142,6 @@ def measure(
         float(100 * (1 - stopped[uncut].sum() / full_cost[uncut].sum())) if uncut.any() else None,
         None if loss.is_binary else int((counted < 0).sum()),
     )
-
-
-def _saving_interval(
-    table: GradedTable, stopped: FloatArray, full_cost: FloatArray, rng: np.random.Generator
-) -> Interval | None:
-    """Interval of the percent saved; resamples groups, or blocks of them if there are many."""
-    blocks = group_numbers(table) % _MOST_BLOCKS
-    sums = [np.bincount(blocks, v).astype(np.float64) for v in (stopped, full_cost)]
-    found = ratio_interval(sums[0], sums[1], n_resamples=_RESAMPLES, rng=rng)
-    if found is None:
-        return None
-    # Costs are positive, so no saving exceeds 100 %.
-    low, high = 100 * (1 - found.high), min(100 * (1 - found.low), 100.0)
-    return Interval(100 * (1 - found.median), (low, high))
 
 
 def measure_rule(

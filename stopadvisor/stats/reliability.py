@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 
 from stopadvisor.ground.arrays import BoolArray, FloatArray
 from stopadvisor.ground.errors import CalibrationError
 
 __all__ = ["Reliability", "auroc", "reliability"]
+
+_BINS = 10
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Reliability:
     """Mean squared difference of prediction and outcome."""
 
 
-def reliability(probability: FloatArray, outcome: BoolArray, *, n_bins: int = 10) -> Reliability:
+def reliability(probability: FloatArray, outcome: BoolArray) -> Reliability:
     """Compare predictions in [0, 1] with outcomes of the same shape.
 
     Raises CalibrationError if there is no prediction, or one outside [0, 1].
@@ -48,12 +51,12 @@ def reliability(probability: FloatArray, outcome: BoolArray, *, n_bins: int = 10
             f"reliability needs probabilities in 0 … 1, got {values.size} from "
             f"{values.min() if values.size else None} to {values.max() if values.size else None}"
         )
-    edges = np.linspace(0.0, 1.0, n_bins + 1)
-    index = np.minimum((values * n_bins).astype(np.int64), n_bins - 1)
-    count = np.bincount(index, minlength=n_bins)
+    edges = np.linspace(0.0, 1.0, _BINS + 1)
+    index = np.minimum((values * _BINS).astype(np.int64), _BINS - 1)
+    count = np.bincount(index, minlength=_BINS)
     used = np.flatnonzero(count)
-    predicted = np.bincount(index, values, n_bins)[used] / count[used]
-    observed = np.bincount(index, hits, n_bins)[used] / count[used]
+    predicted = np.bincount(index, values, _BINS)[used] / count[used]
+    observed = np.bincount(index, hits, _BINS)[used] / count[used]
     weight = count[used] / values.size
     return Reliability(
         tuple(edges[used].tolist()),
@@ -76,7 +79,5 @@ def auroc(score: FloatArray, outcome: BoolArray) -> float | None:
     n_wrong = hits.size - n_right
     if n_right == 0 or n_wrong == 0:
         return None
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]  # mean rank of ties
-    u = ranks[hits].sum() - n_right * (n_right + 1) / 2
+    u = scipy.stats.rankdata(values)[hits].sum() - n_right * (n_right + 1) / 2
     return float(u / (n_right * n_wrong))

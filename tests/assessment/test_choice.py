@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -59,14 +59,20 @@ def light(table: OpenQuestions) -> Choice:
 def test_a_choice_is_given_no_calibration_question() -> None:
     # Of calibration it learns how many questions there are, and of all others where they were
     # probed, in a table without outcomes: none can reach what is tested.
-    parameters = inspect.signature(choose, eval_str=True).parameters
-    assert {name: p.annotation for name, p in parameters.items()} == {
-        "fit_table": FitQuestions,
+    def given(function: Callable[..., Any]) -> dict[str, Any]:
+        parameters = inspect.signature(function, eval_str=True).parameters
+        return {name: parameter.annotation for name, parameter in parameters.items()}
+
+    assert given(choose) == {
+        "questions": FitQuestions | RulesOnFit,
         "n_calibration": int,
         "settings": Settings,
         "categories": Mapping[str | None, int] | None,
+    }
+    assert given(RulesOnFit.measure) == {
+        "table": FitQuestions,
+        "settings": Settings,
         "others": ProbeTable | None,
-        "rules": RulesOnFit | None,
     }
 
 
@@ -91,7 +97,7 @@ def wide(table: OpenQuestions) -> RulesOnFit:
 def test_the_simplest_rule_near_the_best_is_tested_first(
     table: OpenQuestions, wide: RulesOnFit
 ) -> None:
-    found = choose(table.as_fit(), 120, WIDE, rules=wide)
+    found = choose(wide, 120, WIDE)
     all_of_them = rated(wide, WIDE)
     best, cheapest = max(all_of_them, key=lambda pair: pair[0])
     assert best > 0
@@ -142,7 +148,7 @@ def test_the_rating_over_several_limits_decides_and_not_the_saving_at_one(
         return RatedRule(sequence, *expected[sequence.scorer.family])
 
     monkeypatch.setattr(Imitation, "rate", told)
-    found = choose(table.as_fit(), 120, LIGHT, rules=measured)
+    found = choose(measured, 120, LIGHT)
     assert found.advised is not None
     assert found.advised.scorer.family == advised
 
@@ -153,7 +159,7 @@ def test_a_sequence_that_saves_nothing_is_no_second_one() -> None:
     dear = replace(fit_table, probe_tokens=np.full(fit_table.probe_tokens.shape, 4000.0))
     settings = replace(WIDE, families=("confidence", "entropy", FIXED_BUDGET))
     rules = RulesOnFit.measure(dear.as_fit(), settings)
-    found = choose(dear.as_fit(), 120, settings, rules=rules)
+    found = choose(rules, 120, settings)
     assert found.advised is None
     (only,) = found.sequences
     assert same(only, max(rated(rules, settings), key=lambda pair: pair[0])[1])
@@ -164,7 +170,7 @@ def test_a_sequence_that_saves_nothing_is_no_second_one() -> None:
 def test_points_are_the_best_of_each_kind_measured_where_calibration_could_stop(
     table: OpenQuestions, wide: RulesOnFit
 ) -> None:
-    chosen = choose(table.as_fit(), 120, WIDE, rules=wide)
+    chosen = choose(wide, 120, WIDE)
     limit = FitLimits((np.array([max_losses(120, 0.15, 0.05)]),), (120.0,))
     all_of_them = rated(wide, WIDE)
     for point, families in (
@@ -254,7 +260,7 @@ def test_the_chance_of_a_second_rule_is_that_at_what_the_first_leaves_of_delta(
         return 0.3 * len(asked)
 
     monkeypatch.setattr("stopadvisor.assessment.choice.certification_probability", told)
-    found = choose(table.as_fit(), 120, LIGHT, rules=measured)
+    found = choose(measured, 120, LIGHT)
     assert len(found.sequences) == 2
     assert asked == list(zip(found.sequences, found.deltas(120), strict=True))
     assert found.probability == 0.6

@@ -24,7 +24,6 @@ from tests.populations import FREE_FORM, renamed, without_gold
 
 N = 240
 SETTINGS = Settings(families=("confidence", "learned", "fixed-budget"))
-ALPHAS = (0.005, 0.05, 0.15)
 
 
 @pytest.fixture(scope="module")
@@ -39,18 +38,18 @@ def rules(fit: FitQuestions) -> RulesOnFit:
 
 @pytest.fixture(scope="module")
 def offered(rules: RulesOnFit) -> tuple[Promise, ...]:
-    return promises(rules, N, SETTINGS, alphas=ALPHAS)
+    return promises(rules, N, SETTINGS)
 
 
-def chosen(fit: FitQuestions, alpha: float, rules: RulesOnFit | None = None) -> Choice:
-    return choose(fit, N, replace(SETTINGS, alpha=alpha), rules=rules)
+def chosen(questions: FitQuestions | RulesOnFit, alpha: float) -> Choice:
+    return choose(questions, N, replace(SETTINGS, alpha=alpha))
 
 
 def test_a_promise_is_what_choosing_at_its_risk_says(
     fit: FitQuestions, rules: RulesOnFit, offered: tuple[Promise, ...]
 ) -> None:
     for promise in offered[1:]:
-        choice = chosen(fit, promise.alpha, rules)
+        choice = chosen(rules, promise.alpha)
         point, rule = choice.advised_point, choice.advised
         assert point is not None
         assert point.fit_accuracy is not None
@@ -66,7 +65,7 @@ def test_with_the_labels_named_a_certificate_comes_nine_times_in_ten(
     fit: FitQuestions, rules: RulesOnFit, offered: tuple[Promise, ...]
 ) -> None:
     for promise in offered[1:]:
-        labels, choice = promise.labels_for_90, chosen(fit, promise.alpha, rules)
+        labels, choice = promise.labels_for_90, chosen(rules, promise.alpha)
         assert labels is not None
         assert choice.advised is not None
 
@@ -85,25 +84,28 @@ def test_labels_are_counted_for_the_first_rule(
     settings = replace(SETTINGS, alpha=0.15)
     first, second = rules.ranked(N, settings, None).tested
     lost = {id(first.sequence): 0.06, id(second.sequence): 0.0}
-    shares = property(lambda rule: (Shares(lost[id(rule)]),))
+    shares = property(lambda rule: (Shares(lost.get(id(rule), 0.0)),))
     monkeypatch.setattr(ThresholdSequence, "useful_shares", shares)
-    (promise,) = promises(rules, N, settings, alphas=[0.15])
+    promise = promises(rules, N, settings)[-1]
     wanted = labels_needed(0.15, 0.05, expected_risk=0.06, power_wanted=0.9)
     assert promise.labels_for_90 == wanted
 
 
 def test_a_risk_that_no_test_can_hold_buys_nothing(offered: tuple[Promise, ...]) -> None:
-    first = offered[0]  # 240 questions cannot certify 0.5 %
+    first = offered[0]  # 240 questions cannot certify 1 %
     assert (first.saving_pct, first.accuracy_points, first.probability) == (0, 0, 0)
     assert first.labels_for_90 is not None
     assert first.labels_for_90 > N
 
 
-def test_a_risk_above_the_accuracy_is_no_promise(rules: RulesOnFit) -> None:
-    (promise,) = promises(rules, N, SETTINGS, alphas=[0.05, 0.99])
-    assert promise.alpha == 0.05
+def test_a_risk_above_the_accuracy_is_no_promise(
+    rules: RulesOnFit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stopadvisor.assessment.promises.PROMISES", (0.05, 0.99))
+    assert [promise.alpha for promise in promises(rules, N, SETTINGS)] == [0.05]
+    monkeypatch.setattr("stopadvisor.assessment.promises.PROMISES", (0.99,))
     with pytest.raises(NothingToChoose, match=r"always being wrong would keep a promise of 99%"):
-        promises(rules, N, SETTINGS, alphas=[0.99])
+        promises(rules, N, SETTINGS)
 
 
 @pytest.mark.slow
@@ -118,8 +120,8 @@ def test_rules_are_measured_once_and_chosen_as_without(
 
     monkeypatch.setattr("stopadvisor.assessment.rated.candidates", counted)
     rules = RulesOnFit.measure(fit, SETTINGS)
-    promises(rules, N, SETTINGS, alphas=ALPHAS)
-    again = chosen(fit, 0.05, rules)
+    promises(rules, N, SETTINGS)
+    again = chosen(rules, 0.05)
     assert len(calls) == 1
     alone = chosen(fit, 0.05)
     assert again.advised_point == alone.advised_point
@@ -155,7 +157,9 @@ def choice() -> Choice:
     return choose(without_gold(fit).as_fit(), MANY, DIFFERING)
 
 
-def test_the_estimate_is_what_labelling_then_takes(choice: Choice) -> None:
+def test_the_estimate_is_what_labelling_then_takes(
+    choice: Choice, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sequence = choice.advised
     assert sequence is not None
     most = max_losses(MANY, DIFFERING.alpha, DIFFERING.delta)
@@ -172,7 +176,9 @@ def test_the_estimate_is_what_labelling_then_takes(choice: Choice) -> None:
         asked.append(found.asked.size)
         saved.append(found.saving([test]))
         shares.append(lost[found.asked].any(axis=1).mean())
-    nothing, some = label_needs(choice, shares=[float(np.mean(shares))])
+    share = float(np.mean(shares))
+    monkeypatch.setattr("stopadvisor.assessment.promises._SHARES_LOST", (share,))
+    nothing, some = label_needs(choice)
     assert (nothing.lost_of_differing, nothing.labels) == (None, 0)
     assert 0.7 < some.labels / np.mean(asked) < 1.4
     assert abs(some.saving_pct - np.mean(saved)) < 4

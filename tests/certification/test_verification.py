@@ -450,7 +450,7 @@ def test_verdicts_by_simulation(
     risk: float, said: dict[str, tuple[float, float]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The whole of `verify` but its bootstrap, on 80 samples of 120 questions of known risk."""
-    monkeypatch.setattr("stopadvisor.rules.outcomes._saving_interval", lambda *_: None)
+    monkeypatch.setattr("stopadvisor.rules.outcomes.saving_interval", lambda *_, rng: None)
     repeats = 80
     rng = np.random.default_rng(13)
     content = of_family("confidence", (128, 1024), -40.0)

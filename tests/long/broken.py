@@ -13,6 +13,7 @@ import numpy as np
 
 from stopadvisor.assessment.candidates import grid_schedules
 from stopadvisor.assessment.choice import Settings, choose
+from stopadvisor.assessment.rated import RulesOnFit
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence, sequence_of
 from stopadvisor.ground.arrays import FloatArray, IntArray
 from stopadvisor.probes.outcomes import OpenQuestions
@@ -60,7 +61,8 @@ def _without_a_bound(population: KnownPopulation) -> Callable[[int, int, int], F
         for fit_set in range(fit_sets):
             rng = seeded(population, alpha, 12, fit_set)
             fit = renamed(population.draw(population.n_fit, rng), "fit-")
-            choice = choose(fit.as_fit(), population.n_calibration, settings, others=others)
+            rules = RulesOnFit.measure(fit.as_fit(), settings, others)
+            choice = choose(rules, population.n_calibration, settings)
             sequence = choice.sequences[0]
             risk = Truth.of(sequence.scorer, sequence.thresholds, table).risk
             for _ in range(calibrations):

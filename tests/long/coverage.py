@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from stopadvisor.assessment.choice import Settings, choose
+from stopadvisor.assessment.rated import RulesOnFit
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.costs import PAPER_WEIGHTS, full_counts, stopped_counts
@@ -136,7 +137,8 @@ def run_cell(population: KnownPopulation, alpha: float, size: Size, n_cells: int
         rng = seeded(population, alpha, 2, fit_set)
         fit = renamed(population.draw(population.n_fit, rng, alpha=alpha), "fit-")
         settings = settings_of(population, alpha)
-        choice = choose(fit.as_fit(), population.n_calibration, settings, others=others)
+        rules = RulesOnFit.measure(fit.as_fit(), settings, others)
+        choice = choose(rules, population.n_calibration, settings)
         truths = [Truth.of(c.scorer, c.thresholds, truth_table) for c in choice.sequences]
         for _ in range(size.calibrations):
             table = population.draw(population.n_calibration, rng, alpha=alpha)

@@ -89,10 +89,7 @@ def interval_cases() -> Iterator[tuple[KnownPopulation, float, int]]:
 def covered(
     population: KnownPopulation, alpha: float, n_test: int, runs: int, truth: int
 ) -> list[Check]:
-    """Draw test parts; nothing where no fit set of several gives a certificate.
-
-    Two points below the level are taken; chance may add to them.
-    """
+    """Draw test parts; nothing where no fit set of several gives a certificate."""
     rng = seeded(population, alpha, 91, n_test)
     settings = settings_of(population, alpha)
     for _ in range(_ATTEMPTS):
@@ -111,13 +108,13 @@ def covered(
     widths = []
     for _ in range(runs):
         table = population.draw(n_test, rng, alpha=alpha)
-        found = measured(table, rng=rng).saving_interval
+        found = measured(table, rng=rng).total_saving_ci95
         if found is None:
             without += 1
         else:
-            missed += not found.low <= true <= found.high
-            widths.append(found.high - found.low)
-    most = stats.binom.ppf(0.999, len(widths), 1 - LEVEL + 0.02) if widths else 0
+            missed += not found[0] <= true <= found[1]
+            widths.append(found[1] - found[0])
+    most = stats.binom.ppf(0.999, len(widths), 1 - LEVEL) if widths else 0
     line = (
         f"{population.name:24} alpha {alpha:.2f} n_test {n_test:3d}: missed {missed} of "
         f"{len(widths)}, at most {most:.0f}; {np.median(widths or [0]):5.1f} points wide; none "

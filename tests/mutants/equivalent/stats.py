@@ -57,10 +57,10 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "paired_difference: score(_EDGE) < -z -> score(_EDGE) <=": (
             "differs at equality, by rounding"
         ),
-        "ratio_interval: errors <= 1e-06 * abs(ratio) ->": (
+        "saving_interval: errors <= 1e-06 * abs(ratio) ->": (
             "at the limit only where both are 0, to which it is set"
         ),
-        "ratio_interval: np.abs(distance) <= 1e-09 * abs(ratio) ->": (
+        "saving_interval: np.abs(distance) <= 1e-09 * abs(ratio) ->": (
             "at the limit only where both are 0, to which it is set"
         ),
         "saving_band: ddof=1 -> ddof=2": (
