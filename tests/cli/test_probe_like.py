@@ -12,12 +12,15 @@ import pytest
 
 from stopadvisor.certification.check_policy import check_probed
 from stopadvisor.cli.main import main
+from stopadvisor.cli.parts.probing import _cue
 from stopadvisor.engines.engine_settings import EngineSettings
 from stopadvisor.engines.openai import open_servers
-from stopadvisor.ground.errors import ModelError
+from stopadvisor.ground.errors import ModelError, ProbeError
 from stopadvisor.policy.frozen import load_policy, save_policy
 from stopadvisor.policy.requests import policy_plan
+from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.probes.trigger import MarkerTrigger, Trigger, at_trigger, probed_positions, stride
+from stopadvisor.rules.features import feature_array
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
 from tests.engines.fake_server import FakeServer, fake_server
@@ -29,16 +32,21 @@ from tests.scripted import WAIT, ScriptedEngine, write_sums
 pytestmark = pytest.mark.slow
 
 POLICY, FRESH = Path("policy.joblib"), Path("fresh.jsonl")
+OPEN_CUE = "open:\n\nFinal answer:"
+
+
+def calibrated(root: Path, family: str, plan: ProbePlan) -> Path:
+    """A policy of 300 sums that were probed under a plan."""
+    make_run(root / "run", 300, plan=plan)
+    words = ["--alpha", "0.15", "--families", family, "--out", str(root / POLICY)]
+    assert main(["calibrate", *CERTIFY, str(root / "run"), "--quiet", *words]) == 0
+    return root / POLICY
 
 
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("like")
     plan = replace(PLAN, cue="\n\nAnswer:", cap=20, max_think=200)
-    make_run(root / "run", 300, plan=plan)
-    words = ["--alpha", "0.15", "--families", "confidence", "--out", str(root / POLICY)]
-    assert main(["calibrate", *CERTIFY, str(root / "run"), "--quiet", *words]) == 0
-    return root / POLICY
+    return calibrated(tmp_path_factory.mktemp("like"), "confidence", plan)
 
 
 @pytest.fixture(name="call")
@@ -163,6 +171,49 @@ def test_where_the_model_is_is_asked_where_the_policy_named_it(
     for more, asked in (((), True), (("--model", "elsewhere"), False)):
         code, _, err = call("probe", FRESH, "--like", POLICY, *more)
         assert (code, "--model says where it is" in err) == (2, asked), err
+
+
+# --- A cue in the open thinking -------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def open_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return calibrated(tmp_path_factory.mktemp("open"), "learned", replace(PLAN, cue=OPEN_CUE))
+
+
+def test_a_learned_rule_reads_what_followed_the_answers(call: Call, open_policy: Path) -> None:
+    content = load_policy(open_policy).content
+    assert "closed_by_itself" in content["features"]
+    weight = content["coef"][content["features"].index("closed_by_itself")]
+    assert weight > 0  # the scripted model closes its thinking where it is right
+    assert content["probe"]["open_cue"] is True
+    assert content["probe"]["cue"]["text"] == "\n\nFinal answer:"
+    assert call.json("inspect", open_policy)["probe"]["open_cue"] is True
+
+
+def test_probe_writes_the_cue_into_the_manifest_and_like_brings_it(
+    call: Call, open_policy: Path
+) -> None:
+    probe = ("probe", FRESH, "--budgets", "0,8,16", "--seed", "7", "--cue", "open", "--out", "new")
+    assert call(*probe)[0] == 0
+    manifest = RunDirectory.load(Path("new")).manifest
+    assert manifest["plan"]["cue"] == OPEN_CUE
+    assert manifest["cue_ids"] == ScriptedEngine().suffix_ids(OPEN_CUE)
+    assert (_cue("open:Answer:"), _cue("terse")) == ("open:Answer:", "\n\nFinal answer:")
+    code, _, err = call("probe", FRESH, "--like", open_policy, "--out", "like")
+    assert code == 0, err
+    assert RunDirectory.load(Path("like")).plan.cue == OPEN_CUE
+    assert call("verify", open_policy, "like", "--quiet")[0] == 0
+
+
+def test_a_closed_cue_is_another_one(call: Call, open_policy: Path) -> None:
+    make_run(Path("closed"), 600)
+    assert f"calibrated with answer cue {OPEN_CUE!r}, got '\\n\\nFinal answer:'" in call.refused(
+        "verify", open_policy, "closed"
+    )
+    table = RunDirectory.load(Path("closed")).table()
+    with pytest.raises(ProbeError, match="needs probes with an open cue, and these have none"):
+        feature_array(table, ["closed_by_itself"])
 
 
 # --- At a server ----------------------------------------------------------------------------------
