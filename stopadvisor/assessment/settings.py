@@ -191,8 +191,9 @@ def asked_alpha(alpha: float | None, assessed: Mapping[str, Any] | None) -> floa
         alpha = assessed["alpha"]
     if alpha is None:
         raise CalibrationError(
-            "say --alpha, the largest share of all questions that may lose a right answer; in "
-            "production begin with 0.01 to 0.05"
+            "say --alpha, the largest share of all questions that may lose a right answer, or "
+            "without gold get another reply; in production begin with 0.01 to 0.05; `stopadvisor "
+            "assess` says what each promise would buy"
         )
     return alpha
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from stopadvisor.assessment.settings import asked_alpha
 from stopadvisor.certification.certify import CertifyRequest
 from stopadvisor.certification.issue import PolicyTarget, issue
 from stopadvisor.cli.parts.command import Command
@@ -23,7 +24,6 @@ from stopadvisor.cli.parts.declare import (
     printed,
 )
 from stopadvisor.cli.parts.settings import DESPITE, GUARANTEES, overrides, setting_options
-from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.ground.progress import Progress
 from stopadvisor.policy.signature import signing_key
 from stopadvisor.report.headline import calibrated_headline
@@ -121,14 +121,7 @@ def command(
     source = newest_source() if path is None else open_source(path)
     if path is None:
         progress.remark(f"calibrating {source.folder}, the run assessed last")
-    if asked.alpha is None:
-        what = "all questions that may lose a right answer"
-        if source.graded_by != "gold":
-            what = "replies that may differ from what full thinking answers"
-        raise CalibrationError(
-            f"say --alpha, the largest share of {what}; for production start with 0.01 to 0.05; "
-            "`stopadvisor assess` says what each promise would buy"
-        )
+    asked_alpha(asked.alpha, None)  # refuses to take it from the assessment
     result = issue(source, request, target, calibrated_headline, source_policy=source_policy)
     for remark in result.remarks:
         progress.remark(f"note: {remark}")

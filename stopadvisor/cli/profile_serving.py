@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from stopadvisor.cli.parts.command import Command
-from stopadvisor.cli.parts.declare import Parsed, Printed, option, printed
+from stopadvisor.cli.parts.declare import FILE, Parsed, Printed, option, printed
 from stopadvisor.cli.parts.model import API_KEY, REQUEST_TIMEOUT, model_name
 from stopadvisor.engines.engine_settings import DEFAULT_MODEL
 from stopadvisor.ground.progress import Progress
@@ -55,12 +55,7 @@ _server = option("Model")
     default="1,8",
     help="Requests at once.",
 )
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
-    default=Path("profile.json"),
-    help="The profile's file (JSON).",
-)
+@click.option("--out", type=FILE, default=Path("profile.json"), help="The profile's file (JSON).")
 @printed
 def command(
     progress: Progress,

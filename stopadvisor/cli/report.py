@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 
 from stopadvisor.cli.parts.command import Command
-from stopadvisor.cli.parts.declare import PATH, Printed, printed
-from stopadvisor.ground.errors import OutputError
+from stopadvisor.cli.parts.declare import FILE, PATH, Printed, printed
 from stopadvisor.ground.progress import Progress
 from stopadvisor.report.html.page import write_report
 from stopadvisor.report.sheets.files import report_sheet
@@ -29,7 +28,7 @@ __all__ = ["command"]
     ],
 )
 @click.argument("path", metavar="[RUN|RAW.NPZ]", required=False, type=PATH)
-@click.option("--out", type=PATH, show_default="report.html in RUN", help="The file.")
+@click.option("--out", type=FILE, show_default="report.html in RUN", help="The file.")
 @printed
 def command(progress: Progress, path: Path | None, out: Path | None) -> Printed:
     """Write the results of RUN as one page with pictures and tables.
@@ -37,8 +36,6 @@ def command(progress: Progress, path: Path | None, out: Path | None) -> Printed:
     Without RUN: the run assessed last under runs/.  The page is one file that loads nothing else.
     `assess` writes it too, and `calibrate` updates it.  Needs the extra `report`.
     """
-    if out is not None and out.is_dir():
-        raise OutputError(f"cannot write the report to {out}: it is a folder")
     source = newest_source() if path is None else open_source(path)
     written = write_report(source.folder, out)
     if path is None:

@@ -14,6 +14,7 @@ import click
 from stopadvisor.cli.parts.command import Command, typed_again
 from stopadvisor.cli.parts.declare import (
     COUNT,
+    FILE,
     PATH,
     SIGNATURE,
     WORKLOAD,
@@ -61,7 +62,7 @@ __all__ = ["command"]
 )
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="The answers' file; by default one under runs/, named for workload and policy.",
 )
 @click.option(

@@ -173,7 +173,7 @@ def test_verify_counts_replies_that_differ(call: Call) -> None:
     ("words", "said"),
     [
         (("calibrate", "--alpha", "0.1", "--loss", "drop"), "needs gold for every"),
-        (("calibrate",), "say --alpha, the largest share of replies that may differ"),
+        (("calibrate",), "may lose a right answer, or without gold get another reply"),
         (("assess", "--protocol", "paper", "--open-calibration"), "needs gold for every question"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from stopadvisor.report.sheet import Sheet
 
 __all__ = [
-    "COUNT", "OUTPUT", "PATH", "SHARE", "SIGNATURE", "VERBOSE", "WORKLOAD", "Decorator", "Parsed",
-    "Printed", "SectionOption", "declare", "grader_option", "is_default", "is_given", "option",
-    "pop_settings", "printed", "show",
+    "COUNT", "FILE", "OUTPUT", "PATH", "SHARE", "SIGNATURE", "VERBOSE", "WORKLOAD", "Decorator",
+    "Parsed", "Printed", "SectionOption", "declare", "grader_option", "is_default", "is_given",
+    "option", "pop_settings", "printed", "show",
 ]  # fmt: skip
 
 Decorator = Callable[[Any], Any]
@@ -29,6 +29,7 @@ Decorator = Callable[[Any], Any]
 _Value = TypeVar("_Value")
 
 PATH = click.Path(path_type=Path)
+FILE = click.Path(path_type=Path, dir_okay=False)
 COUNT = click.IntRange(min=1)
 SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 WORKLOAD = "WORKLOAD: JSONL, one question per line: `question`, and `gold` where it is known."
