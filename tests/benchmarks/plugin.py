@@ -32,9 +32,8 @@ from stopadvisor.policy.frozen import Policy, load_policy, save_policy
 from stopadvisor.policy.requests import make_requests
 from stopadvisor.serving.eligibility import TASK_HEADER
 from stopadvisor.serving.serve_settings import ServeSettings
-from stopadvisor.serving.vllm.plugin_settings import variables_of
 from stopadvisor.workload.questions import read_workload
-from tests.integration.server import AS_CALIBRATED, NAME, ROOT, VllmServer, environment, with_plugin
+from tests.integration.server import NAME, ROOT, VllmServer, environment, server_with
 from tests.policy_content import family_content, full_budget_content, policy_from
 
 PAST_THE_POLICY = {TASK_HEADER: "none"}
@@ -142,14 +141,8 @@ def served(policy: Policy) -> Iterator[VllmServer]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         save_policy(policy, folder / "policy.joblib")
-        told = variables_of(ServeSettings(folder / "policy.joblib"))
-        arguments = (*AS_CALIBRATED, "--max-logprobs", "-1", "--scheduling-policy", "priority")
-        server = VllmServer(home, folder, arguments, with_plugin(folder, told))
-        server.start()
-        try:
+        with server_with(ServeSettings(folder / "policy.joblib"), home, folder) as server:
             yield server
-        finally:
-            server.stop()
 
 
 def measure(kind: str, questions: int, rounds: int, running: Running | None = None) -> None:

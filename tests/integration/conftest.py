@@ -14,7 +14,6 @@ from stopadvisor.engines.openai import open_servers
 from stopadvisor.policy.frozen import Policy, load_policy
 from stopadvisor.policy.requests import Request, make_requests
 from stopadvisor.serving.serve_settings import ServeSettings
-from stopadvisor.serving.vllm.plugin_settings import variables_of
 from stopadvisor.workload.questions import read_workload
 from tests.integration.server import (
     AS_CALIBRATED,
@@ -23,7 +22,7 @@ from tests.integration.server import (
     TINY_REASONER,
     VllmServer,
     environment,
-    with_plugin,
+    server_with,
 )
 from tests.missing import skip_without
 
@@ -52,10 +51,8 @@ def vllm_home() -> Path:
 def _vllm_process(
     vllm_home: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[VllmServer]:
-    server = VllmServer(vllm_home, tmp_path_factory.mktemp("vllm"), AS_CALIBRATED)
-    server.start()
-    yield server
-    server.stop()
+    with VllmServer(vllm_home, tmp_path_factory.mktemp("vllm"), AS_CALIBRATED) as server:
+        yield server
 
 
 @pytest.fixture
@@ -100,13 +97,5 @@ def plugin(vllm_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """vLLM with the bundled policy, which reads the entropy over the whole vocabulary."""
     folder = tmp_path_factory.mktemp("plugin")
     shutil.copy(POLICY, folder / "policy.joblib")
-    settings = variables_of(ServeSettings(folder / "policy.joblib"))
-    server = VllmServer(
-        vllm_home,
-        folder,
-        (*AS_CALIBRATED, "--max-logprobs", "-1", "--scheduling-policy", "priority"),
-        with_plugin(folder, settings),
-    )
-    server.start()
-    yield server
-    server.stop()
+    with server_with(ServeSettings(folder / "policy.joblib"), vllm_home, folder) as server:
+        yield server

@@ -18,6 +18,10 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
+
+from stopadvisor.serving.serve_settings import ServeSettings
+from stopadvisor.serving.vllm.plugin_settings import variables_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SETUP = Path(__file__).resolve().parent / "setup-vllm.sh"
@@ -101,23 +105,6 @@ def _surroundings(home: Path) -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
     }
-
-
-def with_plugin(folder: Path, settings: Mapping[str, str]) -> dict[str, str]:
-    """Environment of a server that finds this package, and the plugin that it declares.
-
-    The packages that only other commands need are not installed beside vLLM, so that importing one
-    of them would end a test.
-    """
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    group = "vllm.endpoint_plugins"
-    points = "".join(f"{name} = {at}\n" for name, at in project["entry-points"][group].items())
-    declared = folder / "declared" / "stopadvisor-0.dist-info"
-    declared.mkdir(parents=True)
-    (declared / "METADATA").write_text("Metadata-Version: 2.1\nName: stopadvisor\nVersion: 0\n")
-    (declared / "entry_points.txt").write_text(f"[{group}]\n{points}")
-    path = os.pathsep.join((str(ROOT), str(declared.parent)))
-    return {"PYTHONPATH": path, "VLLM_PLUGINS": "stopadvisor", **settings}
 
 
 class _Process:
@@ -223,6 +210,13 @@ class VllmServer:
         """Shut it down."""
         self._end(signal.SIGTERM)
 
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
     def _end(self, how: signal.Signals) -> None:
         process, self._process = self._process, None
         if process is None:
@@ -233,3 +227,22 @@ class VllmServer:
             os.killpg(process.pid, signal.SIGKILL)
             assert process.has_ended(30)
         os.close(process.handle)
+
+
+def server_with(settings: ServeSettings, home: Path, folder: Path, *more: str) -> VllmServer:
+    """Return a server with the plugin, and with the arguments that the bundled policy needs.
+
+    It finds this package and the plugin that it declares.  The packages that only other commands
+    need are not installed beside vLLM, so that importing one of them would end a test.
+    """
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    group = "vllm.endpoint_plugins"
+    points = "".join(f"{name} = {at}\n" for name, at in project["entry-points"][group].items())
+    declared = folder / "declared" / "stopadvisor-0.dist-info"
+    declared.mkdir(parents=True)
+    (declared / "METADATA").write_text("Metadata-Version: 2.1\nName: stopadvisor\nVersion: 0\n")
+    (declared / "entry_points.txt").write_text(f"[{group}]\n{points}")
+    path = os.pathsep.join((str(ROOT), str(declared.parent)))
+    told = {"PYTHONPATH": path, "VLLM_PLUGINS": "stopadvisor", **variables_of(settings)}
+    arguments = (*AS_CALIBRATED, "--max-logprobs", "-1", "--scheduling-policy", "priority", *more)
+    return VllmServer(home, folder, arguments, told)

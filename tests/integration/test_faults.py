@@ -21,10 +21,9 @@ from stopadvisor.cli.main import main
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import Request, policy_plan
 from stopadvisor.serving.serve_settings import ServeSettings
-from stopadvisor.serving.vllm.plugin_settings import variables_of
 from tests.integration.asking import Seen, ask, ask_all, client_at, differing
 from tests.integration.conftest import POLICY
-from tests.integration.server import AS_CALIBRATED, NAME, VllmServer, with_plugin
+from tests.integration.server import NAME, VllmServer, server_with
 from tests.material import write_easiest
 
 if TYPE_CHECKING:
@@ -96,9 +95,7 @@ def test_a_killed_engine_makes_no_reply_wrong_and_a_restart_serves_again(
 ) -> None:
     replies = dict(local.serve(requests, policy_plan(policy), policy))
     replayed = [replies[number] for number in range(len(requests))]
-    settings = variables_of(ServeSettings(POLICY))
-    words = (*AS_CALIBRATED, "--max-logprobs", "-1", "--scheduling-policy", "priority")
-    server = VllmServer(vllm_home, tmp_path, words, with_plugin(tmp_path, settings))
+    server = server_with(ServeSettings(POLICY), vllm_home, tmp_path)
     try:
         server.start()
         seen = asyncio.run(ask_while_its_engine_is_killed(server, requests))

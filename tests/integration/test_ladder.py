@@ -42,10 +42,9 @@ AT_ONCE = 32
 def tinier(vllm_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
     """A server of the smaller model."""
     model = ROOT / "samples" / "tinier-reasoner"
-    server = VllmServer(vllm_home, tmp_path_factory.mktemp("tinier"), AS_CALIBRATED, model=model)
-    server.start()
-    yield server
-    server.stop()
+    folder = tmp_path_factory.mktemp("tinier")
+    with VllmServer(vllm_home, folder, AS_CALIBRATED, model=model) as server:
+        yield server
 
 
 def served_by(policy: Policy, record: ReplyRecord) -> str:

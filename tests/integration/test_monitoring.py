@@ -17,11 +17,10 @@ from stopadvisor.policy.frozen import Policy, load_policy, save_policy
 from stopadvisor.policy.requests import Request, make_requests, policy_plan
 from stopadvisor.probes.trigger import ListedTrigger
 from stopadvisor.serving.serve_settings import AuditSettings, ServeSettings
-from stopadvisor.serving.vllm.plugin_settings import variables_of
 from stopadvisor.workload.questions import read_workload
 from tests.integration.asking import ask_all
 from tests.integration.conftest import POLICY
-from tests.integration.server import AS_CALIBRATED, ROOT, VllmServer, with_plugin
+from tests.integration.server import ROOT, VllmServer, server_with
 from tests.policy_content import policy_from, trigger_content
 
 if TYPE_CHECKING:
@@ -65,12 +64,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(vllm_home: Path, folder: Path) -> Iterator[VllmServer]:
     fixed_budget(folder / "policy.joblib")
     audit = AuditSettings(0.8, folder / "audits", on_alarm="shadow", at_once=64)
-    settings = variables_of(ServeSettings(folder / "policy.joblib", audit=audit))
-    arguments = (*AS_CALIBRATED, "--max-logprobs", "-1", "--scheduling-policy", "priority")
-    server = VllmServer(vllm_home, folder, arguments, with_plugin(folder, settings))
-    server.start()
-    yield server
-    server.stop()
+    settings = ServeSettings(folder / "policy.joblib", audit=audit)
+    with server_with(settings, vllm_home, folder) as server:
+        yield server
 
 
 def metric(server: VllmServer, name: str) -> float:

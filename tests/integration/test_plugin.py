@@ -23,7 +23,6 @@ from safetensors.numpy import save_file
 from stopadvisor.policy.frozen import Policy, load_policy, save_policy
 from stopadvisor.policy.requests import Reply, Request, make_requests, policy_plan
 from stopadvisor.serving.serve_settings import ServeSettings
-from stopadvisor.serving.vllm.plugin_settings import variables_of
 from stopadvisor.workload.questions import read_workload
 from tests.integration.asking import ask_all, busy, differing, gauges, metrics
 from tests.integration.conftest import POLICY
@@ -33,7 +32,7 @@ from tests.integration.server import (
     ROOT,
     TINY_REASONER,
     VllmServer,
-    with_plugin,
+    server_with,
 )
 from tests.material import easiest
 from tests.policy_content import family_content, policy_from
@@ -178,20 +177,15 @@ OTHER_ENGINES = {
 def test_replies_are_the_same_however_the_engine_works(
     arguments: tuple[str, ...], vllm_home: Path, policy: Policy, local: HfEngine, tmp_path: Path
 ) -> None:
-    told = with_plugin(tmp_path, variables_of(ServeSettings(POLICY)))
+    server = server_with(ServeSettings(POLICY), vllm_home, tmp_path, *arguments)
+    count = 80
     if "--tensor-parallel-size" in arguments:  # by default vLLM needs a memory node for each
-        told["VLLM_CPU_OMP_THREADS_BIND"] = "0|1"
-    own = (*AS_CALIBRATED, "--max-logprobs", "-1", "--scheduling-policy", "priority")
-    server = VllmServer(vllm_home, tmp_path, (*own, *arguments), told)
-    try:
-        server.start()
+        server.environment = {**server.environment, "VLLM_CPU_OMP_THREADS_BIND": "0|1"}
+        count = 24  # two ranks keep two cores busy for every token
+    with server:
         served = Served(server, policy, local)
-        # Two ranks keep two cores busy for every token.
-        count = 24 if "--tensor-parallel-size" in arguments else 80
         assert served.differing(count, stream=False, at_once=8) == []
         assert served.differing(count, stream=True, at_once=8) == []
-    finally:
-        server.stop()
 
 
 @pytest.mark.long
@@ -199,12 +193,8 @@ def test_an_adapter_is_passed_on_and_its_base_is_served(
     vllm_home: Path, policy: Policy, local: HfEngine, tmp_path: Path
 ) -> None:
     adapter = write_adapter(tmp_path / "adapter")
-    told = with_plugin(tmp_path, variables_of(ServeSettings(POLICY)))
-    own = (*AS_CALIBRATED, "--max-logprobs", "-1", "--scheduling-policy", "priority")
     lora = ("--enable-lora", "--lora-modules", f"adapted={adapter}")
-    server = VllmServer(vllm_home, tmp_path, (*own, *lora), told)
-    try:
-        server.start()
+    with server_with(ServeSettings(POLICY), vllm_home, tmp_path, *lora) as server:
         served = Served(server, policy, local)
         messages = list(served.replay(80)[0][0].prompt.messages)
         adapted = raw_answer(server, {"model": "adapted", "messages": messages})
@@ -212,8 +202,6 @@ def test_an_adapter_is_passed_on_and_its_base_is_served(
         assert adapted[2] is not None
         assert adapted[2].startswith("passthrough; reason=model;")
         assert served.differing(80, stream=False, at_once=8) == []
-    finally:
-        server.stop()
 
 
 def write_adapter(folder: Path) -> Path:
@@ -276,18 +264,15 @@ def test_in_its_shadow_a_policy_changes_no_reply(
     vllm_home: Path, requests: list[Request], tmp_path: Path
 ) -> None:
     """Without the plugin the template opens the thinking, as this small model never does."""
-    settings = variables_of(ServeSettings(POLICY, shadow=True))
-    arguments = (*AS_CALIBRATED, "--max-logprobs", "-1", "--scheduling-policy", "priority")
-    server = VllmServer(vllm_home, tmp_path, arguments, with_plugin(tmp_path, settings))
-    own = json.loads((server.model / "tokenizer_config.json").read_text())["chat_template"]
+    own = json.loads((TINY_REASONER / "tokenizer_config.json").read_text())["chat_template"]
     template = tmp_path / "plain" / "template.jinja"
     template.parent.mkdir()
     template.write_text(own + "<think>")
     words = (*AS_CALIBRATED, "--chat-template", str(template))
-    vllm = VllmServer(vllm_home, template.parent, words)
-    try:
-        vllm.start()
-        server.start()
+    with (
+        VllmServer(vllm_home, template.parent, words) as vllm,
+        server_with(ServeSettings(POLICY, shadow=True), vllm_home, tmp_path) as server,
+    ):
         bodies: list[dict[str, Any]] = [
             {"model": NAME, "messages": list(request.prompt.messages)} for request in requests[:16]
         ]
@@ -305,9 +290,6 @@ def test_in_its_shadow_a_policy_changes_no_reply(
             for name in ("reasoning", "content"):
                 assert our_choice["message"][name] == their_choice["message"][name]
         assert metrics(server)["stopadvisor_stops_total"] > 0
-    finally:
-        vllm.stop()
-        server.stop()
 
 
 def raw_answer(server: VllmServer, body: dict[str, Any]) -> tuple[int, bytes, str | None]:
@@ -392,9 +374,7 @@ def test_policies_are_replaced_under_load_and_taken_back(
 
 @pytest.mark.long  # starts vLLM; tests/serving/vllm tests each refusal and how the process ends
 def test_a_policy_that_does_not_fit_ends_vllm_in_one_line(vllm_home: Path, tmp_path: Path) -> None:
-    arguments = (*AS_CALIBRATED, "--dtype", "bfloat16", "--max-logprobs", "-1")
-    told = variables_of(ServeSettings(POLICY))
-    server = VllmServer(vllm_home, tmp_path, arguments, with_plugin(tmp_path, told))
+    server = server_with(ServeSettings(POLICY), vllm_home, tmp_path, "--dtype", "bfloat16")
     with pytest.raises(RuntimeError, match="does not start"):
         server.start()
     message = "the policy was calibrated with dtype 'float32', got 'bfloat16'"
