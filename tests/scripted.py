@@ -137,10 +137,11 @@ class ScriptedEngine:
         closer = [] if is_open_cue(cue) else [2]
         return [*closer, *(3 + ord(c) % 7 for c in cue_text(cue))]
 
-    def longest_thinking(self, prompts: Sequence[Prompt], plan: ProbePlan) -> int | None:
+    def longest_thinking(self, prompts: Sequence[Prompt], plan: ProbePlan) -> int:
         if self.context is None:
-            return None
-        return self.context - plan.answer_cap - max(map(_prompt_tokens, prompts))
+            return plan.max_think
+        room = self.context - plan.answer_cap - max(map(_prompt_tokens, prompts))
+        return min(room, plan.max_think)
 
     def auto_batch_size(self, plan: ProbePlan) -> int:
         return 16

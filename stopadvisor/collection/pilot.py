@@ -68,7 +68,7 @@ def thinking_cap(
     """
     room = engine.longest_thinking(make_prompts(questions, template), plan)
     cap = plan.max_think
-    if room is not None and room < cap:
+    if room < cap:
         lower = room - room % CAP_STEP or room
         if not auto:
             raise ModelError(

@@ -281,8 +281,8 @@ class Engine(Protocol):
     def auto_batch_size(self, plan: ProbePlan) -> int:
         """Default number of prompts in a batch."""
 
-    def longest_thinking(self, prompts: Sequence[Prompt], plan: ProbePlan) -> int | None:
-        """Thinking tokens that fit into the context after every prompt; None if unknown."""
+    def longest_thinking(self, prompts: Sequence[Prompt], plan: ProbePlan) -> int:
+        """Thinking tokens that every prompt has room for, at most the plan's cap."""
 
     def encode(self, text: str) -> list[int]:
         """Return a text's token ids, with nothing added."""

@@ -57,7 +57,7 @@ class Answering(Protocol):
         """All settings that determine the answers, as plain values."""
         ...
 
-    def questions_at_once(self, plan: ProbePlan) -> int:
+    def auto_batch_size(self, plan: ProbePlan) -> int:
         """Batch size for `serve` if the user sets none."""
         ...
 
@@ -71,7 +71,7 @@ class Answering(Protocol):
     ) -> Iterator[tuple[int, Reply]]:
         """Answer requests; yield each reply with its request's index as soon as it is complete.
 
-        `plan` and `batch_size` come from `policy_plan` and `questions_at_once`.  The `rule` is a
+        `plan` and `batch_size` come from `policy_plan` and `auto_batch_size`.  The `rule` is a
         policy, or None to think to the end without probes.
 
         Raises
@@ -252,7 +252,7 @@ class _AnswerPass:
         done, reported = self.file.done(questions), set[str]()
         left = [question for question in questions if question.id not in done]
         if left:
-            self._size = self.settings.batch_size or self.engine.questions_at_once(self.plan)
+            self._size = self.settings.batch_size or self.engine.auto_batch_size(self.plan)
         report_remarks(self.engine.remarks, self.progress, reported)
         self.progress.begin("answering", len(questions), len(questions) - len(left))
         if self.settings.compare_full:

@@ -295,8 +295,9 @@ def test_a_trace_goes_on_unmodified_after_a_probe(
 def test_thinking_is_cut_where_the_context_ends(random_engine: HfEngine, script: Script) -> None:
     script([[9] * 1000])
     engine = replace(random_engine, remarks=[])
-    (trace,) = traces_of(engine, [prompt("a" * 400)], plan([0], max_think=4096))
-    assert trace.trace_tokens == engine.longest_thinking([prompt("a" * 400)], plan([0]))
+    questions, at = [prompt("a" * 400)], plan([0], max_think=4096)
+    (trace,) = traces_of(engine, questions, at)
+    assert trace.trace_tokens == engine.longest_thinking(questions, at)
     assert trace.prompt_tokens + trace.trace_tokens + trace.suffix_tokens + 10 == engine.context
     assert trace.finish == "length"
     assert engine.remarks == [

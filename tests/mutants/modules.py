@@ -109,7 +109,6 @@ EQUIVALENT: dict[str, str] = {
     "engines/openai/endpoint _top_limit: USUAL_TOP + 1 -> USUAL_TOP - 1": (
         "the search finds the same number with more requests"
     ),
-    "engines/openai/engine : _BATCH = 256 ->": "one question more is fine",
     "engines/openai/engine : _TRIED = 8 ->": "one token more is fine",
     "engines/openai/rung_servers : _PATIENCE = 5.0 ->": "half a second more is fine",
     "engines/openai/rung_servers : _REST = 30.0 ->": "three seconds more are fine",

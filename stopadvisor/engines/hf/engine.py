@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -144,14 +143,10 @@ class HfEngine(LocalModel, ChatEngine):
         kept, _ = self.runner.prefill([t.prompt_ids for t in traces], self.pad_id, thinking)
         yield Finished(traces, kept)
 
-    def longest_thinking(self, prompts: Sequence[Prompt], plan: ProbePlan) -> int | None:
-        """Return how much thinking the context has room for, in tokens, whatever the plan's cap."""
-        if self.context is None:
-            return None
+    def longest_thinking(self, prompts: Sequence[Prompt], plan: ProbePlan) -> int:
+        """Return how many thinking tokens every prompt has room for, at most the plan's cap."""
         longest = max(len(self.chat.prompt_ids(prompt.messages)) for prompt in prompts)
-        return thinking_room(
-            self.context, longest, self.chat, replace(plan, max_think=self.context)
-        )
+        return thinking_room(self.context, longest, self.chat, plan)
 
     # --- Answering with a policy ---
 
@@ -162,10 +157,6 @@ class HfEngine(LocalModel, ChatEngine):
     def entropy_for(self, policy: Policy) -> str:
         """Return the policy's own entropy source; every source is available here."""
         return policy.terms.entropy_source
-
-    def questions_at_once(self, plan: ProbePlan) -> int:
-        """Return the automatic batch size."""
-        return self.auto_batch_size(plan)
 
     def serve(
         self,

@@ -110,7 +110,7 @@ class LadderEngine:
         rungs = [plain(rung.terms) for rung in self.servers.ladder.rungs]
         return {"engine": "ladder", "rungs": rungs}
 
-    def questions_at_once(self, plan: ProbePlan) -> int:
+    def auto_batch_size(self, plan: ProbePlan) -> int:
         """Return the concurrency."""
         del plan
         return self.servers.concurrency

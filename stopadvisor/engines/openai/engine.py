@@ -32,9 +32,6 @@ __all__ = ["OpenAiEngine"]
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
-_BATCH = 256
-"""Questions per call of pilot and preflight; `probe_each` has no batches."""
-
 
 @dataclass
 class OpenAiEngine(ChatEngine):
@@ -79,15 +76,13 @@ class OpenAiEngine(ChatEngine):
         return self.served_model.sampling(plan).temperature
 
     def auto_batch_size(self, plan: ProbePlan) -> int:
-        """Return the number of questions per call of pilot and preflight."""
+        """Return the concurrency."""
         del plan  # memory is the server's concern
-        return _BATCH
+        return self.concurrency
 
-    def longest_thinking(self, prompts: Sequence[Prompt], plan: ProbePlan) -> int | None:
+    def longest_thinking(self, prompts: Sequence[Prompt], plan: ProbePlan) -> int:
         """Return how many thinking tokens every prompt has room for, at most the plan's cap."""
         model = self.served_model
-        if model.endpoint.context is None:
-            return None
         return min(model.thinking_room(model.chat.prompt_ids(p.messages), plan) for p in prompts)
 
     def engine_checks(self, prompt: Prompt, plan: ProbePlan) -> list[Check]:
@@ -128,10 +123,6 @@ class OpenAiEngine(ChatEngine):
     def entropy_for(self, policy: Policy) -> str:
         """Return the entropy source that this policy gets at the server."""
         return entropy_at(self.served_model, policy)[0]
-
-    def questions_at_once(self, plan: ProbePlan) -> int:
-        """Return the concurrency."""
-        return self.concurrency
 
     def serve(
         self,
