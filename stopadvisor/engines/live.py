@@ -37,7 +37,7 @@ class Thinking(Protocol):
 
 
 class Backend(Protocol):
-    """A model that can be forced to answer and that writes visible answers."""
+    """A model that thinks, can be forced to answer, and writes visible answers."""
 
     @property
     def stops(self) -> AnswerStops:
@@ -47,6 +47,13 @@ class Backend(Protocol):
     @property
     def stop_ids(self) -> tuple[int, ...]:
         """Tokens that end a generation."""
+        ...
+
+    def think(self, trace: Trace, grown: Grown | None, *, needs_ids: bool) -> Thinking:
+        """Start generating a trace, and call `grown` whenever it has grown.
+
+        Unless `needs_ids`, nobody reads the tokens before the position that `reach` waits for.
+        """
         ...
 
     async def force(self, trace: Trace, at: int, *, precise: bool = False) -> ForcedAnswer:
@@ -125,8 +132,6 @@ class LiveRequest:
 
     backend: Backend
     trace: Trace
-    draw: Callable[[Grown | None], Thinking]
-    """Starts generating the trace; takes a callback for new tokens, or None."""
     rule: Rule | None
     """None never stops."""
     task: str
@@ -163,11 +168,6 @@ class LiveRequest:
         )
 
     @property
-    def needs_ids(self) -> bool:
-        """Whether the session needs the token ids or only their number."""
-        return self._session.needs_ids
-
-    @property
     def _shows(self) -> bool:
         return self.observer is not None and self.observer.shows
 
@@ -178,8 +178,8 @@ class LiveRequest:
         calibration saw their answers, so a stop there counts.  Errors of the engine while thinking
         or writing the visible answer propagate.
         """
-        thinking = self.draw(self._grown if self._shows else None)
-        answer, forced = self._answer, None
+        answer, forced, grown = self._answer, None, self._grown if self._shows else None
+        thinking = self.backend.think(self.trace, grown, needs_ids=self._session.needs_ids)
         try:
             while True:
                 event = self._session.next_event()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from stopadvisor.engines.live import LiveAnswer
+from stopadvisor.engines.live import LiveAnswer, LiveRequest
 from stopadvisor.ground.errors import EngineError
 from stopadvisor.policy.requests import Request
 from stopadvisor.policy.session import Stop
@@ -105,7 +105,7 @@ def answered(
         model = bound_at(engine, policy, max_logprobs=max_logprobs).model
         model = model.for_request("chatcmpl-1", None)
         trace = model.begin(model.chat.prompt_ids(QUESTION), Prompt("key", tuple(QUESTION)))
-        live = model.live(trace, policy, task="numeric", shadow=shadow, observer=reader)
+        live = LiveRequest(model, trace, policy, "numeric", reader, shadow)
         async with asyncio.timeout(within):
             found = await live.answer()
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
-from stopadvisor.engines.live import Grown, LiveAnswer, LiveRequest, Observer
+from stopadvisor.engines.live import LiveAnswer, LiveRequest, Observer
 from stopadvisor.engines.openai.served_model import NO_ENTROPY, ServedModel
-from stopadvisor.engines.trace import Trace, make_reply
+from stopadvisor.engines.trace import make_reply
 from stopadvisor.ground.errors import ModelError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import Reply, Request, policy_plan
@@ -42,22 +41,6 @@ def entropy_at(served: ServedModel, policy: Policy) -> tuple[str, str]:
     if served.top_of(source) > top:
         source = f"top-k:{top}"
     return source, source
-
-
-@dataclass(frozen=True)
-class _ResumedThinking:
-    """A `live.Thinking` that generates only as far as `reach` asks."""
-
-    model: ServedModel
-    trace: Trace
-    grown: Grown | None
-
-    async def reach(self, tokens: int | None) -> None:
-        """Generate up to this many tokens, or to the end."""
-        await self.model.extend(self.trace, until=tokens, grown=self.grown)
-
-    async def give_up(self) -> None:
-        """Do nothing: no request is running between two calls of `reach`."""
 
 
 @dataclass
@@ -123,7 +106,6 @@ class PolicyService:
         return LiveRequest(
             self.model,
             trace,
-            partial(_ResumedThinking, self.model, trace),
             self.rule,
             request.task,
             observer,

@@ -19,6 +19,7 @@ from anyio.to_thread import run_sync
 from stopadvisor.engines.answer_end import AnswerStops, AnswerTokens, ForcedAnswer
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.http.client import Client, Completion
+from stopadvisor.engines.live import Grown
 from stopadvisor.engines.model_files import LoadedTokenizer, load_tokenizer, served_identity
 from stopadvisor.engines.openai.endpoint import Endpoint, find_endpoint
 from stopadvisor.engines.sampling import Sampling, entropy_top_k, thinking_room
@@ -96,6 +97,11 @@ class ServedModel:
         room = self.thinking_room(prompt_ids, plan)
         end = TraceEnd(self.chat.closer.ids, self.stop_ids, room, plan.answer_cap)
         return Trace(prompt_ids, prompt, plan, replica, end)
+
+    def think(self, trace: Trace, grown: Grown | None, *, needs_ids: bool) -> ResumedThinking:
+        """See `live.Backend`; nothing is generated before `reach` asks for it."""
+        del needs_ids
+        return ResumedThinking(self, trace, grown)
 
     async def extend(
         self, trace: Trace, *, until: int | None = None, grown: Callable[[], None] | None = None
@@ -242,6 +248,22 @@ class ServedModel:
                 "another model"
             )
         return list(ids)
+
+
+@dataclass(frozen=True)
+class ResumedThinking:
+    """A `live.Thinking` that generates only as far as `reach` asks."""
+
+    model: ServedModel
+    trace: Trace
+    grown: Grown | None
+
+    async def reach(self, tokens: int | None) -> None:
+        """Generate up to this many tokens, or to the end."""
+        await self.model.extend(self.trace, until=tokens, grown=self.grown)
+
+    async def give_up(self) -> None:
+        """Do nothing: no request is running between two calls of `reach`."""
 
 
 def _figures(answer: Completion, k: int) -> list[Figures]:

@@ -16,10 +16,9 @@ import numpy as np
 
 from stopadvisor.engines.answer_end import AnswerStops, AnswerTokens, ForcedAnswer
 from stopadvisor.engines.chat import Chat
-from stopadvisor.engines.live import Grown, LiveRequest, Observer
+from stopadvisor.engines.live import Grown
 from stopadvisor.engines.trace import Trace, TraceEnd, mean_figures, token_figures
 from stopadvisor.ground.errors import EngineError
-from stopadvisor.policy.frozen import Policy
 from stopadvisor.probes.asking import ProbePlan, Prompt
 from stopadvisor.serving.vllm.adapter import VllmEngine
 
@@ -74,23 +73,9 @@ class EngineModel:
         end = TraceEnd(closer, self.stop_ids, *caps, limit=limit)
         return Trace(prompt_ids, prompt, plan, None, end)
 
-    def live(
-        self,
-        trace: Trace,
-        policy: Policy,
-        *,
-        task: str,
-        shadow: bool = False,
-        observer: Observer | None = None,
-    ) -> LiveRequest:
-        """Return a request under a policy, given its new trace."""
-
-        def draw(grown: Grown | None) -> EngineThinking:
-            seldom = grown is None and not request.needs_ids
-            return EngineThinking(self, trace, grown, seldom=seldom)
-
-        request = LiveRequest(self, trace, draw, policy, task, observer, shadow)
-        return request
+    def think(self, trace: Trace, grown: Grown | None, *, needs_ids: bool) -> EngineThinking:
+        """See `live.Backend`; generation begins at once."""
+        return EngineThinking(self, trace, grown, seldom=grown is None and not needs_ids)
 
     async def finish(self, trace: Trace) -> int:
         """Continue a stopped trace to its end at the lowest priority; return the tokens decoded."""

@@ -16,6 +16,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import Response
 
+from stopadvisor.engines.live import LiveRequest
 from stopadvisor.engines.model_files import LoadedTokenizer
 from stopadvisor.engines.trace import Trace
 from stopadvisor.engines.trace_context import TRACE_CONTEXT, trace_context
@@ -216,7 +217,7 @@ class _PolicyResponse(Response):
         )
         policy, auditor = self.bound.policy, route.auditors.of(self.bound.policy)
         task, shadow = self.covered.request.task, record.route == "shadow"
-        live = model.live(self.trace, policy, task=task, shadow=shadow, observer=responder)
+        live = LiveRequest(model, self.trace, policy, task, responder, shadow)
         try:
             answered = await responder.run(live)
         except Exception as error:
