@@ -52,8 +52,6 @@ class PolicyService:
     rule: Rule | None
     remarks: list[str]
     """Notes for the user; requests may add to them."""
-    shadow: bool = False
-    """Evaluate the policy but never stop."""
     probe_timeout: float | None = None
     """Seconds per probe.  If set, thinking goes on to its end after a failed or slow probe;
     otherwise the request fails."""
@@ -86,11 +84,12 @@ class PolicyService:
         prompt_ids: Sequence[int] | None = None,
         replica: int | None = None,
         observer: Observer | None = None,
+        shadow: bool = False,
     ) -> LiveRequest:
         """Return a request that is ready to be answered.
 
         Pass `prompt_ids` if they are known, and `replica` to choose the server.  With an observer
-        that `shows`, all thinking is streamed.
+        that `shows`, all thinking is streamed.  In its `shadow` the policy never stops.
         """
         prompt_ids = prompt_ids or self.model.chat.prompt_ids(request.prompt.messages)
         if self.model.thinking_room(prompt_ids, self.plan) < self.plan.max_think:
@@ -109,7 +108,7 @@ class PolicyService:
             self.rule,
             request.task,
             observer,
-            shadow=self.shadow,
+            shadow=shadow,
             lenient=self.probe_timeout is not None,
             probe_timeout=self.probe_timeout,
             at_once=_AT_ONCE,

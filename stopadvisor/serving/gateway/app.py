@@ -303,8 +303,13 @@ class Gateway:
                     self.metrics,
                     between=self.settings.timeouts.between,
                 )
-                shadowed = replace(service, shadow=record.route == "shadow")
-                live = shadowed.live(asked, prompt_ids=prompt_ids, replica=0, observer=responder)
+                live = service.live(
+                    asked,
+                    prompt_ids=prompt_ids,
+                    replica=0,
+                    observer=responder,
+                    shadow=record.route == "shadow",
+                )
                 record.upstream = upstream.number
                 try:
                     async with asyncio.timeout_at(request.ends):
@@ -378,7 +383,7 @@ async def _finish(
 ) -> FullThinking:
     """Answer a stopped request again, with full thinking and the same seed."""
     with bound.used() as service:
-        full = replace(service, rule=None, shadow=False)
+        full = replace(service, rule=None)
         whole = await full.answer(asked, prompt_ids=answered.trace.prompt_ids, replica=0)
     return FullThinking(whole.text, whole.think_tokens + whole.visible_tokens)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -250,7 +250,7 @@ class PolicySet:
             raise
         # Retries are for opening only: a failed request goes to another upstream.
         client.request_timeout, client.retry_timeout = limits.total, 0.0
-        service = replace(service, shadow=settings.shadow, probe_timeout=limits.probe)
+        service.probe_timeout = limits.probe
         return Bound(service, client.aclose)
 
 

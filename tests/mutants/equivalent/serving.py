@@ -73,7 +73,6 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "Gateway._find_policy: size > _SMALL -> size >=": "one byte less is fine",
         "Gateway._rendered: size > _SMALL ->": "one byte less is fine",
         "Gateway._under_policy: secrets.randbits(31) ->": "one bit more is fine",
-        "_finish: shadow=False ->": "it follows no rule",
         "_offload: size <= _SMALL ->": "one byte less is fine",
     },
     "serving/gateway/forward": {
