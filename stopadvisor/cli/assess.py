@@ -30,10 +30,9 @@ from stopadvisor.cli.parts.settings import (
 )
 from stopadvisor.collection.probe_settings import ProbeSettings
 from stopadvisor.engines.engine_settings import EngineSettings
-from stopadvisor.ground.errors import StopAdvisorError
 from stopadvisor.ground.progress import Progress
+from stopadvisor.report.html.page import refresh_report
 from stopadvisor.report.sheets.assess import assess_sheet
-from stopadvisor.runs.sources import REPORT
 from stopadvisor.runs.storage import replace_file
 
 __all__ = ["command"]
@@ -130,18 +129,6 @@ def command(
     config = effective_config(click.get_current_context())
     replace_file(source.folder / CONFIG.name, config.encode())
     if not (is_paper or no_report) and os.environ.get("STOPADVISOR_REPORT") != "0":
-        progress.remark(_write_report(source.folder))
+        for remark in refresh_report(source.folder, begin=True):
+            progress.remark(f"note: {remark}")
     return Printed(result, assess_sheet(result, verbose=verbose))
-
-
-def _write_report(folder: Path) -> str:
-    """Write the page with pictures and return a remark; a failure does not fail the command."""
-    from stopadvisor.report.html.page import missing_packages, write_report
-
-    if missing_packages():
-        return "note: pip install 'stopadvisor[report]' for report.html"
-    try:
-        return f"wrote {write_report(folder).report}"
-    except StopAdvisorError as error:
-        old = folder / REPORT
-        return f"note: no report.html: {error}" + (f"; {old} is an older one" * old.exists())

@@ -29,11 +29,13 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def require_packages(extra: str, *packages: str, what: str | None = None) -> None:
-    """Raise `ModelError` with the pip command if a package of this extra is missing."""
+def require_packages(
+    extra: str, *packages: str, what: str | None = None, error: type[StopAdvisorError] = ModelError
+) -> None:
+    """Raise `error` with the pip command if a package of this extra is missing."""
     for package in packages:
         if importlib.util.find_spec(package) is None:
-            raise ModelError(
+            raise error(
                 f"{what or f'the {extra} engine'} needs {package}, which is not installed: "
                 f"pip install 'stopadvisor[{extra}]'"
             )

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
-from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
 from stopadvisor.assessment.assessed import AssessedRun
 from stopadvisor.assessment.recommendation import PROVISIONAL
 from stopadvisor.certification.issue import CalibratedRun
+from stopadvisor.engines.errors import require_packages
 from stopadvisor.ground.errors import OutputError, StopAdvisorError
 from stopadvisor.ground.printable import printable
 from stopadvisor.policy.shown import promised
@@ -36,18 +36,13 @@ from stopadvisor.runs.sources import REPORT
 from stopadvisor.runs.storage import encode, replace_file
 
 __all__ = [
-    "lost_question", "missing_packages", "refresh_report", "render", "sheet_html", "write_report",
+    "lost_question", "refresh_report", "render", "sheet_html", "write_report",
 ]  # fmt: skip
 
 _HERE = Path(__file__).parent
 _NUMBER = ' class="number"'
 _CHARACTERS = 12_000
 """Most characters to show of one question's thinking."""
-
-
-def missing_packages() -> tuple[str, ...]:
-    """Return the packages of the extra `report` that are not installed, without importing any."""
-    return tuple(name for name in ("matplotlib", "jinja2") if find_spec(name) is None)
 
 
 def write_report(folder: Path, target: Path | None = None) -> WrittenPage:
@@ -60,11 +55,7 @@ def write_report(folder: Path, target: Path | None = None) -> WrittenPage:
     ProbeError
         The run was not assessed, or a file of `assess` or `calibrate` is damaged.
     """
-    if missing := missing_packages():
-        raise OutputError(
-            f"the report needs {' and '.join(missing)}, not installed here: "
-            "pip install 'stopadvisor[report]'"
-        )
+    require_packages("report", "matplotlib", "jinja2", what="the report", error=OutputError)
     path = target or folder / REPORT
     data = read_report(folder)
     page = encode(render(data))
@@ -80,19 +71,25 @@ def write_report(folder: Path, target: Path | None = None) -> WrittenPage:
     )
 
 
-def refresh_report(folder: Path) -> list[str]:
-    """Write a run's page again, if it has one, and return what to tell the user."""
+def refresh_report(folder: Path, *, begin: bool = False) -> list[str]:
+    """Write a run's page again, or with `begin` its first one, and return what to tell the user.
+
+    A failure is told, too: the results stand without their page.
+    """
     page = folder / REPORT
-    if not page.exists():
+    existed = page.exists()
+    if not (existed or begin):
         return []
     try:
         write_report(folder)
     except StopAdvisorError as error:
+        if not existed:
+            return [f"no {page.name}: {error}"]
         return [
             f"{page} is out of date and could not be written again: {error}; "
             f"`stopadvisor report {shell_quote(folder)}` does so later"
         ]
-    return [f"wrote {page} again"]
+    return [f"wrote {page}{' again' * existed}"]
 
 
 def render(data: ReportData) -> str:
