@@ -6,7 +6,6 @@ Both show outcomes of fit questions only, and ask the rungs of a ladder if the e
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -48,7 +47,8 @@ from stopadvisor.collection.rung_recording import record_replies, try_rungs
 from stopadvisor.engines.engine_settings import EngineSettings, open_engine
 from stopadvisor.ground.constants import PAPER_BUDGETS, TRUNCATED_WARN
 from stopadvisor.ground.errors import ModelError, ProbeError
-from stopadvisor.ground.json_text import parse_json
+from stopadvisor.ground.fields import plain
+from stopadvisor.ground.json_text import read_object
 from stopadvisor.ground.progress import Progress, report_remarks
 from stopadvisor.probes.asking import Engine, ProbePlan, RawTrace
 from stopadvisor.runs.directory import MANIFEST, RunDirectory
@@ -262,8 +262,8 @@ class _Probing:
             used = (f"{word.text} {word.per_1000:.1f}" for word in markers.used)
             say(f"markers per 1,000 thinking tokens: {', '.join(used)}")
         noted = {"markers": self._noted(settled)} if plan.schedule == "marker" else {}
-        frozen = parse_json(json.dumps(plan.to_dict()))  # tuples become lists
-        return RunDirectory.create(path, {**manifest, "plan": frozen, **noted}), settled.pilot
+        frozen = {**manifest, "plan": plain(plan.to_dict()), **noted}
+        return RunDirectory.create(path, frozen), settled.pilot
 
     def _noted(self, settled: SettledPlan) -> list[dict[str, Any]]:
         """The run's markers as words, for readers of its manifest."""
@@ -332,12 +332,10 @@ class _Probing:
 
 
 def _passed(file: Path) -> bool:
-    try:
-        return bool(parse_json(file.read_bytes())["status"] != "fail")
-    except FileNotFoundError:
+    """Whether an earlier preflight did not fail."""
+    if not file.exists():
         return False
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ProbeError(f"{file}: not a preflight report ({error}); remove it") from error
+    return read_object(file, ProbeError, "; remove it").get("status") in ("pass", "warn")
 
 
 def _choose_batch_size(engine: Engine, plan: ProbePlan) -> int:
