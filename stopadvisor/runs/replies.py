@@ -34,8 +34,8 @@ from stopadvisor.runs.recording import (
     question_fields,
 )
 from stopadvisor.runs.verdicts import grade_records
-from stopadvisor.workload.lines import read_rows, refuse
-from stopadvisor.workload.logged import LogContent, Logged, open_log
+from stopadvisor.workload.lines import open_file, read_rows, refuse
+from stopadvisor.workload.logged import LogContent, Logged
 from stopadvisor.workload.questions import ASSUMED_TASK
 
 __all__ = [
@@ -187,7 +187,7 @@ def read_reply_logs(
         raise WorkloadError(f"--rung: expected a log of each rung: {wanted}, got {', '.join(logs)}")
     digest, by_rung = hashlib.sha256(), list[tuple[Rung, dict[str, list[Logged]]]]()
     for rung in ladder.rungs:
-        with open_log(logs[rung.name]) as opened:
+        with open_file(logs[rung.name]) as opened:
             hashlib.file_digest(opened, lambda: digest)
         by_rung.append((rung, _samples(read(rung, logs[rung.name]))))
     columns, lines = [rung.name for rung in ladder.columns], []

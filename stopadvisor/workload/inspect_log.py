@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from stopadvisor.ground.errors import WorkloadError
-from stopadvisor.workload.lines import is_reply, option_lines, refuse
+from stopadvisor.workload.lines import is_reply, open_file, option_lines, refuse
 from stopadvisor.workload.logged import (
     MOST_BYTES,
     LogContent,
@@ -26,7 +26,6 @@ from stopadvisor.workload.logged import (
     chat_messages,
     gold_text,
     load_json,
-    open_log,
     plain_text,
     read_json,
 )
@@ -70,7 +69,7 @@ def _text_length(entry: Logged) -> int:
 
 def _samples(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each sample of a log, with its place."""
-    with open_log(path) as file:
+    with open_file(path) as file:
         packed = file.read(2) == b"PK"
     if packed:
         yield from _unpacked(path)

@@ -8,8 +8,9 @@ from __future__ import annotations
 import codecs
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from decimal import Decimal
+from io import BufferedReader
 from pathlib import Path
 from string import ascii_uppercase
 from typing import Any, NoReturn
@@ -19,7 +20,8 @@ from stopadvisor.ground.json_text import parse_json
 from stopadvisor.ground.progress import tracked
 
 __all__ = [
-    "check_text", "is_reply", "messages_field", "option_lines", "read_rows", "refuse", "text_field",
+    "check_text", "decoded", "free_name", "is_reply", "messages_field", "open_file",
+    "option_lines", "read_rows", "refuse", "text_field",
 ]  # fmt: skip
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -36,34 +38,38 @@ def read_rows(path: Path) -> tuple[bytes, list[tuple[str, dict[str, Any]]]]:
     WorkloadError
         The file cannot be read or is empty; or a line is blank or not one JSON object in UTF-8.
     """
-    data = _read_bytes(path)
+    with open_file(path) as file:
+        data = file.read()
     return data, [
         (f"{path}:{number}", _parse(line, f"{path}:{number}", number))
         for number, line in enumerate(tracked(f"reading {path.name}", _lines(data, path)), start=1)
     ]
 
 
-def _read_bytes(path: Path) -> bytes:
+def open_file(path: Path) -> BufferedReader:
+    """Open a file for reading; raises WorkloadError if that fails."""
     try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise WorkloadError(f"{path}: expected a JSONL file, found none") from None
-    except IsADirectoryError:
-        raise WorkloadError(f"{path}: expected a JSONL file, got a directory") from None
+        return path.open("rb")
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
-        raise WorkloadError(f"{path}: expected a readable JSONL file, got: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise WorkloadError(f"{path}: expected a readable file, got: {reason}") from None
 
 
-def _lines(data: bytes, path: Path) -> list[str]:
+def decoded(data: bytes, path: Path) -> str:
+    """Decode the text of a file; raises WorkloadError, with the line, if it is not UTF-8."""
     body = data.removeprefix(codecs.BOM_UTF8)
     try:
-        text = body.decode("utf-8")
+        return body.decode("utf-8")
     except UnicodeDecodeError as error:
         number = body.count(b"\n", 0, error.start) + 1
         raise WorkloadError(
             f"{path}:{number}: expected UTF-8 text, "
             f"got the byte 0x{body[error.start]:02x} ({error.reason})"
         ) from None
+
+
+def _lines(data: bytes, path: Path) -> list[str]:
+    text = decoded(data, path)
     if not text.strip():
         raise WorkloadError(f"{path}: expected at least one question, got an empty file")
     # Split at \n alone: questions may contain other line separators.
@@ -195,6 +201,18 @@ def _check_message(message: Any, where: str, field: str) -> None:
         if not isinstance(value, str):
             refuse(where, f"{field}.{name}", "text", value)
         check_text(value, where, f"{field}.{name}")
+
+
+def free_name(stem: str, taken: Container[str], counts: Counter[str]) -> str:
+    """A name that is not taken: the stem, otherwise with ``-2``, ``-3`` appended.
+
+    `counts` says how many names each stem has.
+    """
+    while True:
+        counts[stem] += 1
+        name = stem if counts[stem] == 1 else f"{stem}-{counts[stem]}"
+        if name not in taken:
+            return name
 
 
 def option_lines(question: str, options: Sequence[str], filler: str | None = None) -> str:

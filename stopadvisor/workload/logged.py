@@ -9,7 +9,7 @@ import csv
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from io import BufferedReader, StringIO
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,13 @@ from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.ground.printable import short_repr
 from stopadvisor.ground.progress import tracked
-from stopadvisor.workload.lines import check_text, refuse
+from stopadvisor.workload.lines import check_text, decoded, free_name, open_file, refuse
 from stopadvisor.workload.questions import content_key, require_usable_gold
 from stopadvisor.workload.traces import Markers, split_thinking
 
 __all__ = [
     "COLUMNS", "MOST_BYTES", "MOST_VALUES", "Gathered", "LogContent", "Logged",
-    "chat_messages", "gather", "gold_text", "load_json", "open_log", "plain_text", "read_csv",
+    "chat_messages", "gather", "gold_text", "load_json", "plain_text", "read_csv",
     "read_json", "read_table",
 ]  # fmt: skip
 
@@ -145,18 +145,9 @@ def load_json(data: bytes, where: str) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON file of at most `MOST_BYTES`; raises what `load_json` and `open_log` raise."""
-    with open_log(path) as file:
+    """Read a JSON file of at most `MOST_BYTES`; raises what `load_json` and `open_file` raise."""
+    with open_file(path) as file:
         return load_json(file.read(MOST_BYTES + 1), str(path))
-
-
-def open_log(path: Path) -> BufferedReader:
-    """Open a file for reading; raises WorkloadError if that fails."""
-    try:
-        return path.open("rb")
-    except (OSError, ValueError) as error:  # ValueError: a null character in the name
-        reason = getattr(error, "strerror", None) or error
-        raise WorkloadError(f"{path}: expected a readable file, got: {reason}") from None
 
 
 # --- CSV ------------------------------------------------------------------------------------------
@@ -206,15 +197,11 @@ def read_table(path: Path, wanted: Sequence[str]) -> Iterator[tuple[str, dict[st
         The file cannot be read, lacks one of the `wanted` columns, or a row has too few or too many
         cells.
     """
-    with open_log(path) as file:
+    with open_file(path) as file:
         data = file.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
         raise WorkloadError(f"{path}: expected at most {MOST_BYTES >> 20} MB of CSV, got more")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        number = data.count(b"\n", 0, error.start) + 1
-        raise WorkloadError(f"{path}:{number}: expected UTF-8 text, got: {error.reason}") from None
+    text = decoded(data, path)
     usual = csv.field_size_limit(MOST_BYTES)  # thinking exceeds the default limit on a cell
     try:
         count = text.count("\n") + (not text.endswith("\n"))
@@ -295,7 +282,8 @@ def gather(log: LogContent, *, task: str | None = None, traces_only: bool = Fals
                 f"{entry.where}: question: expected a new one, got that of {first} again"
             )
         if entry.name is not None and "id" not in line:
-            line["id"] = _free_name(entry, names, counts)
+            line["id"] = free_name(entry.name, names, counts)
+            names[line["id"]] = entry.where
             if line["id"] != entry.name:
                 other = names[entry.name]
                 renamed.append(
@@ -355,17 +343,6 @@ def _check(entry: Logged, task: str | None) -> None:
             check_text(text, entry.where, "text")
     if entry.gold is not None:
         require_usable_gold(task or entry.task or guess_task(entry.gold), entry.gold, entry.where)
-
-
-def _free_name(entry: Logged, names: dict[str, str], counts: Counter[str]) -> str:
-    """The log's id, with a number appended if another question has the same."""
-    assert entry.name is not None
-    name = entry.name
-    while name in names:
-        counts[entry.name] += 1
-        name = f"{entry.name}-{counts[entry.name] + 1}"
-    names[name] = entry.where
-    return name
 
 
 def _ordered(line: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from stopadvisor.answers.normal_form import TASKS, check_gold, guess_task, normalize
 from stopadvisor.ground.constants import PROMPT_TEMPLATES
 from stopadvisor.ground.errors import WorkloadError
-from stopadvisor.workload.lines import messages_field, read_rows, refuse, text_field
+from stopadvisor.workload.lines import free_name, messages_field, read_rows, refuse, text_field
 
 __all__ = [
     "ASSUMED_TASK", "PARTS", "SMALLEST_PARTS", "TASKS", "PartCounts", "Question", "RecordedTrace",
@@ -159,7 +159,7 @@ def read_workload(
     for (where, row), task in zip(rows, tasks, strict=True):
         messages, templated = messages_field(row, where)
         key = content_key(messages)
-        name = text_field(row, "id", where) or _free_id(key[:12], ids, derived)
+        name = text_field(row, "id", where) or free_name(key[:12], ids, derived)
         gold = _gold(row, where)
         if row.get("task") is None and default_task is None:
             if gold is None:
@@ -218,14 +218,6 @@ def _given_ids(rows: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, str]:
             )
         ids[name] = where
     return ids
-
-
-def _free_id(stem: str, given: Mapping[str, str], derived: Counter[str]) -> str:
-    while True:
-        derived[stem] += 1
-        name = stem if derived[stem] == 1 else f"{stem}-{derived[stem]}"
-        if name not in given:
-            return name
 
 
 def _gold_field(row: Mapping[str, Any]) -> str:

@@ -151,9 +151,9 @@ def test_bad_lines_are_refused(tmp_path: Path, row: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("none.jsonl", r"none\.jsonl: expected a JSONL file, found none"),
-        ("", "expected a JSONL file, got a directory"),
-        ("a\0b", "expected a readable JSONL file"),
+        ("none.jsonl", r"none\.jsonl: expected a readable file, got: No such file"),
+        ("", "expected a readable file, got: Is a directory"),
+        ("a\0b", "expected a readable file"),
     ],
 )
 def test_missing_files_and_directories_are_refused(tmp_path: Path, name: str, message: str) -> None:
@@ -165,7 +165,7 @@ def test_missing_files_and_directories_are_refused(tmp_path: Path, name: str, me
 def test_unreadable_file(tmp_path: Path) -> None:
     path = write(tmp_path, q())
     path.chmod(0)
-    with pytest.raises(WorkloadError, match="expected a readable JSONL file"):
+    with pytest.raises(WorkloadError, match="expected a readable file"):
         read_workload(path)
 
 
