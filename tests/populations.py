@@ -23,11 +23,9 @@ from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.sequences import (
     FULL_FEATURES,
     FitData,
-    ScoredRule,
     ThresholdSequence,
-    score_learned,
-    score_scalar,
-    sequence_of,
+    learned_sequence,
+    scalar_sequence,
 )
 from stopadvisor.ground.constants import PAPER_BUDGETS, PROBE_CAP
 from stopadvisor.probes.outcomes import OpenQuestions, Outcomes
@@ -38,8 +36,8 @@ from stopadvisor.rules.schedules import Schedule
 
 __all__ = [
     "FREE_FORM", "MARKED", "POPULATIONS", "UNSOLVED", "KnownPopulation", "draw_kinds",
-    "fit_data", "make_table", "regraded", "renamed", "score", "sequence", "with_own_positions",
-    "without_gold",
+    "fit_data", "make_table", "regraded", "renamed", "sequence", "sequence_if_any",
+    "with_own_positions", "without_gold",
 ]  # fmt: skip
 
 Shares = tuple[float, ...]
@@ -292,18 +290,18 @@ def fit_data(
     return FitData.build(table.as_fit(), how, most_blocks=most_blocks)
 
 
-def score(fit: FitData, family: str, schedule: Schedule) -> ScoredRule | None:
-    """Fit questions scored by any family, by learned ones with `FULL_FEATURES`."""
+def sequence_if_any(fit: FitData, family: str, schedule: Schedule) -> ThresholdSequence | None:
+    """The sequence of any family on a schedule, of learned ones with `FULL_FEATURES`."""
     if family in LEARNED_FAMILIES:
-        return score_learned(fit, family, schedule, FULL_FEATURES)
-    return score_scalar(fit, family, schedule)
+        return learned_sequence(fit, family, schedule, FULL_FEATURES)
+    return scalar_sequence(fit, family, schedule)
 
 
 def sequence(fit: FitData, family: str, schedule: Schedule) -> ThresholdSequence:
     """The sequence of a family on a schedule, even if it would be no candidate."""
-    rule = score(fit, family, schedule)
-    assert rule is not None
-    return sequence_of(fit, rule)
+    found = sequence_if_any(fit, family, schedule)
+    assert found is not None
+    return found
 
 
 def with_own_positions(table: OpenQuestions, rng: np.random.Generator) -> OpenQuestions:

@@ -20,11 +20,10 @@ from stopadvisor.assessment.sequences import (
     SHORT_FEATURES,
     FeatureSet,
     FitData,
-    ScoredRule,
     ThresholdSequence,
+    learned_sequence,
+    scalar_sequence,
     score_by_folds,
-    score_learned,
-    score_scalar,
     sequence_of,
 )
 from stopadvisor.ground.arrays import BoolArray, FloatArray
@@ -138,9 +137,9 @@ def candidates(
         return
     shared = fit.positions
     if FIXED_BUDGET in families and shared:
-        rule = score_scalar(fit, FIXED_BUDGET, ListedTrigger(shared))
-        if rule is not None:
-            yield sequence_of(fit, rule)
+        budgets = scalar_sequence(fit, FIXED_BUDGET, ListedTrigger(shared))
+        if budgets is not None:
+            yield budgets
     stop_at = last_resort(fit)
     on_grid = grid_schedules(fit, stop_at)
     scalars = [family for family in families if family in STOP_SCALARS and family != "deer"]
@@ -169,14 +168,14 @@ def _measured(
     schedule: Schedule,
     more: FeatureSet,
 ) -> Iterator[ThresholdSequence]:
-    rules = [score_scalar(fit, family, schedule) for family in scalars]
-    rules += [
-        score_learned(fit, family, schedule, features)
+    found = [scalar_sequence(fit, family, schedule) for family in scalars]
+    found += [
+        learned_sequence(fit, family, schedule, features)
         for family in ("learned", "learned-keeps")
         if family in families
         for features in (SHORT_FEATURES, more)
     ]
-    yield from (sequence_of(fit, rule) for rule in rules if rule is not None)
+    yield from (sequence for sequence in found if sequence is not None)
 
 
 # --- Rungs of a ladder ----------------------------------------------------------------------------
@@ -224,9 +223,9 @@ def _rung_candidates(
             # Escalating replaces the plain rule: it costs less on fit questions and loses no more
             # replies, though a drop may gain fewer.
             if gives_up is None or on_give_up == "reply":
-                yield sequence_of(fit, _rule(climb, fit, scores))
+                yield _climbing(climb, fit, scores)
             if gives_up is not None:
-                yield sequence_of(fit, _rule(gives_up, fit, scores))
+                yield _climbing(gives_up, fit, scores)
 
 
 @dataclass(frozen=True)
@@ -304,9 +303,9 @@ def _climb(
     return replace(climb, path=path), scores
 
 
-def _rule(climb: Climb, fit: FitData, scores: FloatArray) -> ScoredRule:
+def _climbing(climb: Climb, fit: FitData, scores: FloatArray) -> ThresholdSequence:
     view, scorer = climb.view_of(fit.table, scores), Scorer(climb.family, climb, None)
-    return ScoredRule(scorer, view, scorer.scores(view))
+    return sequence_of(fit, scorer, view, scorer.scores(view))
 
 
 def _path(

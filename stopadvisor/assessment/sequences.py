@@ -40,8 +40,8 @@ from stopadvisor.stats.bounds import StopCurve
 
 __all__ = [
     "FREE_FEATURES", "FULL_FEATURES", "MOST_THRESHOLDS", "SHORT_FEATURES", "FeatureSet", "FitData",
-    "ScoredRule", "ThresholdSequence", "readable", "score_by_folds", "score_learned",
-    "score_scalar", "sequence_of",
+    "ThresholdSequence", "learned_sequence", "readable", "scalar_sequence", "score_by_folds",
+    "sequence_of",
 ]  # fmt: skip
 
 _MOST_QUESTIONS = 4000
@@ -174,21 +174,15 @@ class FitData:
 
 
 @dataclass(frozen=True)
-class ScoredRule:
-    """A scorer with the scores of the fit questions."""
-
-    scorer: Scorer
-    view: FitQuestions
-    """Fit questions at the scorer's probes."""
-    scores: FloatArray  # (n_questions, n_probes)
-    """On the linear scale; out of fold for learned rules."""
-
-
-@dataclass(frozen=True)
 class ThresholdSequence:
     """A rule with its thresholds in testing order, measured on fit questions."""
 
-    rule: ScoredRule
+    scorer: Scorer
+    """The rule without its threshold."""
+    view: FitQuestions
+    """Fit questions at the rule's probes."""
+    scores: FloatArray  # (n_questions, n_probes)
+    """On the linear scale; out of fold for learned rules."""
     thresholds: FloatArray  # (n_thresholds,) linear scale, strictly descending
     curve: StopCurve
     """Out-of-fold stops of the fit questions."""
@@ -199,16 +193,6 @@ class ThresholdSequence:
     """Counts of each guarantee."""
     full_cost: float
     """Cost of full thinking on all fit questions."""
-
-    @property
-    def scorer(self) -> Scorer:
-        """The rule without its threshold."""
-        return self.rule.scorer
-
-    @property
-    def view(self) -> FitQuestions:
-        """Fit questions at the rule's probes."""
-        return self.rule.view
 
     @cached_property
     def savings(self) -> FloatArray:
@@ -264,19 +248,19 @@ def _known(view: FitQuestions, values: FloatArray, decides: BoolArray) -> bool:
     return view.entropy_source != "none" and bool(np.isfinite(values[decides]).all())
 
 
-def score_scalar(fit: FitData, family: str, schedule: Schedule) -> ScoredRule | None:
-    """Score fit questions by a family without a model; None if its signal is missing."""
+def scalar_sequence(fit: FitData, family: str, schedule: Schedule) -> ThresholdSequence | None:
+    """Measure a family without a model; None if its signal is missing."""
     scorer = Scorer(family, schedule, None)
     view = fit.view(schedule)
     if not readable(family, scorer, view):
         return None
-    return ScoredRule(scorer, view, scalar_scores(family, view))
+    return sequence_of(fit, scorer, view, scalar_scores(family, view))
 
 
-def score_learned(
+def learned_sequence(
     fit: FitData, family: str, schedule: Schedule, features: FeatureSet
-) -> ScoredRule | None:
-    """Fit a model, and score fit questions by models that never saw them.
+) -> ThresholdSequence | None:
+    """Fit a model, and measure it on fit questions scored by models that never saw them.
 
     ``learned-keeps`` predicts that stopping loses nothing: for lost answers, that the reply is
     right or full thinking is wrong too.  Other families predict that the reply is right.  None
@@ -317,7 +301,7 @@ def score_learned(
     if found is None:
         return None
     model, scores = found
-    return ScoredRule(Scorer(family, schedule, model), view, scores)
+    return sequence_of(fit, Scorer(family, schedule, model), view, scores)
 
 
 def score_by_folds(
@@ -352,15 +336,18 @@ def score_by_folds(
 # --- Thresholds -----------------------------------------------------------------------------------
 
 
-def sequence_of(fit: FitData, rule: ScoredRule) -> ThresholdSequence:
-    """Order the thresholds of a scored rule and measure it at each."""
-    scorer, view = rule.scorer, rule.view
-    thresholds = _thresholds(rule)
-    curve = StopCurve.build(scorer.completed(rule.scores, view), view.live, thresholds)
+def sequence_of(
+    fit: FitData, scorer: Scorer, view: FitQuestions, scores: FloatArray
+) -> ThresholdSequence:
+    """Order the thresholds of a rule and measure it at each; arguments as in the result."""
+    thresholds = _thresholds(scorer, view, scores)
+    curve = StopCurve.build(scorer.completed(scores, view), view.live, thresholds)
     losses = fit.loss.of(view)
     costs = fit.costs(scorer, view)
     return ThresholdSequence(
-        rule,
+        scorer,
+        view,
+        scores,
         thresholds,
         curve,
         curve.totals(costs, fit.blocks, fit.n_blocks).astype(np.float32),
@@ -371,7 +358,7 @@ def sequence_of(fit: FitData, rule: ScoredRule) -> ThresholdSequence:
     )
 
 
-def _thresholds(rule: ScoredRule) -> FloatArray:
+def _thresholds(scorer: Scorer, view: FitQuestions, scores: FloatArray) -> FloatArray:
     """Thresholds in testing order, strictly descending; shape (n_thresholds,).
 
     Based on every score at which some fit question would stop earlier, thinned evenly.  The first
@@ -380,7 +367,6 @@ def _thresholds(rule: ScoredRule) -> FloatArray:
     question that set it.  Thresholds of a fixed budget are its positions, those of a ladder its
     steps.
     """
-    scorer, view, scores = rule.scorer, rule.view, rule.scores
     decides = scorer.decides(view)
     if scorer.family == FIXED_BUDGET or scorer.family in RUNG_FAMILIES:
         return np.unique(scores[decides])[::-1]

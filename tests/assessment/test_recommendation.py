@@ -17,7 +17,7 @@ from stopadvisor.assessment.recommendation import (
     recommend,
     standing,
 )
-from stopadvisor.assessment.sequences import ScoredRule, ThresholdSequence
+from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.paper.analysis import recommend_paper
 from stopadvisor.paper.protocol import MatchedRisk, PaperRule
 from stopadvisor.probes.trajectories import Profile, profile
@@ -70,8 +70,10 @@ def point(family: str, expected: float = 20.0) -> FitRule:
 def sequence(family: str) -> ThresholdSequence:
     empty: Any = np.zeros((0, 0))
     scorer = Scorer(family, GRID, MODEL if family == "learned" else None)
-    rule = ScoredRule(scorer, None, empty)  # type: ignore[arg-type]
-    return ThresholdSequence(rule, empty, None, empty, empty, empty, (), 0.0)  # type: ignore[arg-type]
+    nothing: Any = None
+    return ThresholdSequence(
+        scorer, nothing, empty, empty, nothing, empty, empty, empty, counts=(), full_cost=0.0
+    )
 
 
 def choice(

@@ -18,9 +18,8 @@ from stopadvisor.assessment.sequences import (
     MOST_THRESHOLDS,
     SHORT_FEATURES,
     FitData,
-    ScoredRule,
     ThresholdSequence,
-    score_learned,
+    learned_sequence,
 )
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.grouping import group_numbers
@@ -34,7 +33,7 @@ from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.scores import fit_logistic
 from stopadvisor.stats.bounds import StopCurve
 from tests import populations
-from tests.populations import POPULATIONS, fit_data, regraded, score, with_own_positions
+from tests.populations import POPULATIONS, fit_data, regraded, sequence_if_any, with_own_positions
 from tests.replay import stops
 
 FREE_FORM = POPULATIONS[3]
@@ -144,7 +143,7 @@ def test_learned_scores_on_fit_are_out_of_fold(family: str) -> None:
     held = fit.folds == 2
     correct = np.where(held[:, None], ~table.correct, table.correct)
     other = replace(fit, table=regraded(table, correct=correct).as_fit())
-    before, after = score(fit, family, EVERY), score(other, family, EVERY)
+    before, after = sequence_if_any(fit, family, EVERY), sequence_if_any(other, family, EVERY)
     assert before is not None
     assert after is not None
     assert np.array_equal(before.scores[held], after.scores[held])
@@ -155,7 +154,7 @@ def test_one_learned_family_learns_where_nothing_is_lost() -> None:
     table = draw(150, 4)
     kept = regraded(table, correct=table.correct | ~table.full_correct[:, None])
     right, keeps, same = (
-        score(fit_data(questions), family, EVERY)
+        sequence_if_any(fit_data(questions), family, EVERY)
         for questions, family in ((table, "learned"), (table, "learned-keeps"), (kept, "learned"))
     )
     assert right is not None
@@ -175,15 +174,15 @@ def test_a_model_reads_what_is_known() -> None:
     )
     for features in (SHORT_FEATURES, FULL_FEATURES):
         for questions, more in ((table, ("answer_log_odds", "answer_entropy")), (silent, ())):
-            rule = score_learned(fit_data(questions), "learned", EVERY, features)
+            rule = learned_sequence(fit_data(questions), "learned", EVERY, features)
             assert rule is not None
             assert rule.scorer.model is not None
             read = more[: 1 if features is SHORT_FEATURES else 2]
             assert rule.scorer.model.features == (*features.names, *read)
     for family in ("confidence", "entropy", "confidence-leap", "deer"):
-        assert score(fit_data(silent), family, EVERY) is None
+        assert sequence_if_any(fit_data(silent), family, EVERY) is None
     for family in (*AGREEMENT_FAMILIES, "run-stability", FIXED_BUDGET):
-        assert score(fit_data(silent), family, EVERY) is not None
+        assert sequence_if_any(fit_data(silent), family, EVERY) is not None
 
 
 def test_only_probes_that_decide_have_to_be_known() -> None:
@@ -191,9 +190,11 @@ def test_only_probes_that_decide_have_to_be_known() -> None:
     unknown = table.mean_logprob.copy()
     unknown[:, 7] = np.nan
     holes = fit_data(replace(table, mean_logprob=unknown))
-    assert score(holes, "confidence", EVERY) is None
-    assert score(holes, "confidence", at(1, 7, stop_at=BUDGETS[7])) is not None  # a last resort
-    assert score(holes, "confidence", at(1, 6)) is not None
+    assert sequence_if_any(holes, "confidence", EVERY) is None
+    assert (
+        sequence_if_any(holes, "confidence", at(1, 7, stop_at=BUDGETS[7])) is not None
+    )  # a last resort
+    assert sequence_if_any(holes, "confidence", at(1, 6)) is not None
 
 
 def test_every_question_counts_the_same_however_often_it_is_probed() -> None:
@@ -208,7 +209,7 @@ def test_every_question_counts_the_same_however_often_it_is_probed() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sequences, "fit_logistic", spy)
-        assert score(fit, "learned", EVERY) is not None
+        assert sequence_if_any(fit, "learned", EVERY) is not None
     n_rows, weights = seen[0]  # on all questions
     live = table.live
     question = np.nonzero(live)[0]
@@ -241,11 +242,11 @@ def test_the_stepper_stops_where_the_curve_does(family: str, schedule: Schedule)
 def test_what_cannot_be_learned_is_no_candidate() -> None:
     table = draw(60, 8)
     right = regraded(table, correct=np.ones_like(table.correct))
-    assert score(fit_data(right), "learned", EVERY) is None
+    assert sequence_if_any(fit_data(right), "learned", EVERY) is None
     over = replace(table, trace_tokens=np.zeros_like(table.trace_tokens))
-    assert score(fit_data(over), "confidence", EVERY) is None
+    assert sequence_if_any(fit_data(over), "confidence", EVERY) is None
     with pytest.raises(CalibrationError, match="got 'puma'"):
-        score(fit_data(table), "puma", EVERY)
+        sequence_if_any(fit_data(table), "puma", EVERY)
 
 
 # --- Thresholds -----------------------------------------------------------------------------------
@@ -290,8 +291,7 @@ def test_many_thresholds_are_thinned_evenly() -> None:
 def test_an_answer_that_has_not_stood_is_no_threshold(family: str) -> None:
     found = sequence(fit_data(draw(60, 4)), family)
     assert (found.thresholds > 0).all()
-    rule = found.rule
-    assert (rule.scores[rule.view.live] == 0).any()
+    assert (found.scores[found.view.live] == 0).any()
 
 
 def test_thresholds_of_a_fixed_budget_are_its_positions() -> None:
@@ -353,7 +353,9 @@ def _bare(losses: list[int]) -> ThresholdSequence:
     counts = np.array(losses, dtype=float)
     view = draw(1, 0).as_fit()
     return ThresholdSequence(
-        ScoredRule(Scorer("confidence", EVERY, None), view, view.mean_logprob),
+        Scorer("confidence", EVERY, None),
+        view,
+        view.mean_logprob,
         -np.arange(size, dtype=float),
         StopCurve.build(
             np.zeros((1, 1)),

@@ -14,17 +14,16 @@ import numpy as np
 from stopadvisor.assessment.candidates import grid_schedules
 from stopadvisor.assessment.choice import Settings, choose
 from stopadvisor.assessment.rated import RulesOnFit
-from stopadvisor.assessment.sequences import FitData, ThresholdSequence, sequence_of
+from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.ground.arrays import FloatArray, IntArray
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.trigger import ListedTrigger
 from stopadvisor.rules.families import SCALAR_FAMILIES
 from stopadvisor.rules.losses import LOST
-from stopadvisor.rules.schedules import Schedule
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.stats.bounds import last_passed, max_losses
 from tests.long.coverage import DELTA, Check, Found, Truth, rare, seeded, settings_of
-from tests.populations import MARKED, POPULATIONS, KnownPopulation, renamed, score
+from tests.populations import MARKED, POPULATIONS, KnownPopulation, renamed, sequence_if_any
 
 __all__ = ["VARIANTS", "caught", "sequence_over_five"]
 
@@ -33,11 +32,6 @@ MIXED, TINY, SMALL = (POPULATIONS[k] for k in (0, 4, 5))
 
 def _fit_data(table: OpenQuestions) -> FitData:
     return FitData.build(table.as_fit(), Settings())
-
-
-def _sequence(fit: FitData, family: str, schedule: Schedule) -> ThresholdSequence | None:
-    rule = score(fit, family, schedule)
-    return None if rule is None else sequence_of(fit, rule)
 
 
 def _losses(scorer: Scorer, thresholds: FloatArray, table: OpenQuestions) -> IntArray:
@@ -88,7 +82,7 @@ def _cheapest_of_25(population: KnownPopulation, alpha: float) -> Callable[[int,
             schedules = grid_schedules(fit)[:5]
             sequences: list[ThresholdSequence] = []
             for family in ("learned", *SCALAR_FAMILIES):
-                built = (_sequence(fit, family, schedule) for schedule in schedules)
+                built = (sequence_if_any(fit, family, schedule) for schedule in schedules)
                 sequences += [sequence for sequence in built if sequence is not None]
             risks = [Truth.of(c.scorer, c.thresholds, table).risk for c in sequences]
             for _ in range(calibrations):
@@ -141,7 +135,7 @@ def best_of_ten_splits(fit_sets: int, calibrations: int, truth: int) -> Found:
         for _ in range(10):
             order = rng.permutation(size)
             fit = _fit_data(questions.take(order[: population.n_fit]))
-            sequence = _sequence(fit, "confidence", schedule)
+            sequence = sequence_if_any(fit, "confidence", schedule)
             assert sequence is not None
             held = questions.take(order[population.n_fit :])
             position = _last(_losses(sequence.scorer, sequence.thresholds, held), most)

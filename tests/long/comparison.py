@@ -14,7 +14,7 @@ import numpy as np
 from stopadvisor.assessment.candidates import grid_schedules
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.rated import Resamples, compare, fit_limit
-from stopadvisor.assessment.sequences import FitData, ThresholdSequence, score_scalar, sequence_of
+from stopadvisor.assessment.sequences import FitData, ThresholdSequence, scalar_sequence
 from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.probes.outcomes import OpenQuestions
 from tests.long.coverage import Check, Found, rare
@@ -73,8 +73,8 @@ def told_apart(case: Case, repeats: int, n_cases: int) -> list[Check]:
             schedules = schedules[:1]
         sides: list[list[ThresholdSequence]] = []
         for family in ("confidence", "entropy"):
-            rules = (score_scalar(fit, family, schedule) for schedule in schedules)
-            sides.append([sequence_of(fit, rule) for rule in rules if rule is not None])
+            every = (scalar_sequence(fit, family, schedule) for schedule in schedules)
+            sides.append([sequence for sequence in every if sequence is not None])
         limit = fit_limit(case.n_fit, Settings(alpha=case.alpha))
         verdict, _ = compare(Resamples.of(fit, limit), sides[0], sides[1])
         found += verdict in ("learned better", "scalar better")
