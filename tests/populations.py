@@ -282,12 +282,9 @@ def regraded(table: OpenQuestions, **changes: Any) -> OpenQuestions:
     return OpenQuestions.of(table, replace(table.outcomes, **changes))
 
 
-def fit_data(
-    table: OpenQuestions, settings: Settings | None = None, *, most_blocks: int = 1000
-) -> FitData:
+def fit_data(table: OpenQuestions, settings: Settings | None = None) -> FitData:
     """The questions as fit questions, at the prices of the settings."""
-    how = settings or Settings(alpha=0.15)
-    return FitData.build(table.as_fit(), how, most_blocks=most_blocks)
+    return FitData.build(table.as_fit(), settings or Settings(alpha=0.15))
 
 
 def sequence_if_any(fit: FitData, family: str, schedule: Schedule) -> ThresholdSequence | None:

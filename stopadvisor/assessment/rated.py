@@ -126,24 +126,19 @@ class Imitation:
     """Simulated calibrations, the same ones for every sequence."""
 
     settings: Settings
-    n_calibration: int
-    """Questions in each of them."""
     draws: FloatArray  # (n_draws, n_blocks)
     """How often each block of fit questions is drawn, divided by its size."""
     full_cost: float
     """Cost of full thinking on all fit questions."""
 
     @classmethod
-    def draw(
-        cls, fit: FitData, n_calibration: int, settings: Settings, *, n_draws: int = _DRAWS
-    ) -> Imitation:
+    def draw(cls, fit: FitData, n_calibration: int, settings: Settings) -> Imitation:
         """Draw calibrations of `n_calibration` questions; deterministic for given fit questions."""
         rng = np.random.default_rng(fit.table.n_questions)
         shares = np.full(fit.n_blocks, 1 / fit.n_blocks)
         # A draw of a block stands for any one of its questions.
-        draws = rng.multinomial(n_calibration, shares, n_draws) / fit.block_sizes
-        full_cost = float(fit.full_cost.sum())
-        return cls(settings, n_calibration, draws.astype(np.float32), full_cost)
+        draws = rng.multinomial(n_calibration, shares, _DRAWS) / fit.block_sizes
+        return cls(settings, draws.astype(np.float32), float(fit.full_cost.sum()))
 
     def rate(self, sequence: ThresholdSequence) -> RatedRule:
         """Rate a sequence over all limits and at the allowed one."""

@@ -46,6 +46,7 @@ __all__ = [
 
 _MOST_QUESTIONS = 4000
 """Most fit questions used; more do not improve the choice."""
+_MOST_BLOCKS = 1000
 MOST_THRESHOLDS = 400
 """Most thresholds of a sequence: dense enough for a test to end close to the allowed risk."""
 
@@ -77,7 +78,7 @@ class FitData:
     folds: IntArray  # (n_questions,) by group
     blocks: IntArray  # (n_questions,) unit of resampling
     n_blocks: int
-    """One block per group, up to a limit."""
+    """One block per group, up to `_MOST_BLOCKS`."""
     costing: Costing
     full_cost: FloatArray  # (n_questions,)
     guarantees: tuple[Guarantee, ...]
@@ -90,12 +91,7 @@ class FitData:
 
     @classmethod
     def build(
-        cls,
-        table: FitQuestions,
-        settings: Settings,
-        others: ProbeTable | None = None,
-        *,
-        most_blocks: int = 1000,
+        cls, table: FitQuestions, settings: Settings, others: ProbeTable | None = None
     ) -> FitData:
         """Prepare fit questions, at most 4,000 of them; CalibrationError for too few."""
         require_fit(table)
@@ -111,7 +107,7 @@ class FitData:
             raise CalibrationError(
                 f"choosing a rule needs at least {N_FOLDS} different fit questions, got {n_groups}"
             )
-        n_blocks = min(n_groups, most_blocks)
+        n_blocks = min(n_groups, _MOST_BLOCKS)
         return cls(
             table,
             groups % N_FOLDS,

@@ -60,10 +60,13 @@ def expected(
     [TEST, replace(TEST, alpha=0.3), replace(TEST, alpha=0.05), replace(TEST, alpha=0.01)],
     ids=["usual", "large", "none lost", "too few"],
 )
-def test_each_imitated_calibration_walks_along_the_sequence(test: Settings) -> None:
+def test_each_imitated_calibration_walks_along_the_sequence(
+    test: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stopadvisor.assessment.rated._DRAWS", 15)
     fit = fit_data(draw(40, 1))
     sequence = confidence(fit)
-    imitation = Imitation.draw(fit, 60, test, n_draws=15)
+    imitation = Imitation.draw(fit, 60, test)
     assert imitation.draws.shape == (15, 40)
     assert (imitation.draws.sum(axis=1) == 60).all()
     found = imitation.saving_pct(sequence)

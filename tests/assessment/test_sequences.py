@@ -65,7 +65,7 @@ def with_markers(table: OpenQuestions, seed: int) -> OpenQuestions:
 # --- Fit data -------------------------------------------------------------------------------------
 
 
-def test_groups_share_fold_and_block() -> None:
+def test_groups_share_fold_and_block(monkeypatch: pytest.MonkeyPatch) -> None:
     table = draw(40, 1)
     table = replace(table, groups=tuple(f"g{i // 3}" for i in range(40)))
     assert group_numbers(table).tolist() == [i // 3 for i in range(40)]
@@ -77,7 +77,8 @@ def test_groups_share_fold_and_block() -> None:
         assert all(len(v) == 1 for v in by_group.values())
     assert fit.n_blocks == 14
     assert fit.block_sizes.tolist() == [3] * 13 + [1]
-    assert fit_data(table, most_blocks=5).n_blocks == 5
+    monkeypatch.setattr(sequences, "_MOST_BLOCKS", 5)
+    assert fit_data(table).n_blocks == 5
 
 
 def test_of_too_many_questions_evenly_spaced_ones_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
