@@ -39,26 +39,26 @@ class PaperRow:
 # fmt: off
 # Appendix "Eighteen-setting Compact Summary": learned and scalar peak, their difference, difference
 # of savings with its interval, verdict.
-_SUMMARY = (
-    ("GSM8K", "Qwen3-8B", 0.0465, 0.063, -0.0165, 21.2, 18.7, 23.6, "learned better"),
-    ("GSM8K", "Qwen3-32B", 0.1568, 0.1296, 0.0272, 7.4, 4.3, 10.3, "learned better"),
-    ("MATH-500", "Qwen3-8B", 0.0485, 0.0242, 0.0243, 11.9, 10.0, 13.9, "learned better"),
-    ("MATH-500", "Qwen3-32B", 0.0884, 0.082, 0.0064, 3.2, 1.0, 5.5, "learned better"),
-    ("MMLU-Pro", "Qwen3-8B", 0.0127, 0.0279, -0.0152, -3.9, -7.2, -0.8, "scalar better"),
-    ("MMLU-Pro", "Qwen3-32B", 0.0388, 0.0478, -0.009, -2.7, -5.4, -0.1, "scalar better"),
-    ("AIME", "Qwen3-8B", 0.0338, 0.0554, -0.0215, 0.0, 0.0, 0.0, "inconclusive"),
-    ("AIME", "Qwen3-32B", 0.0095, 0.026, -0.0165, 0.0, 0.0, 0.0, "inconclusive"),
-    ("GSM8K", "DS-R1-Qwen-7B", 0.0925, 0.0796, 0.0129, 19.0, 11.8, 27.3, "learned better"),
-    ("GSM8K", "DS-R1-Llama-8B", 0.0, 0.0528, -0.0528, -27.7, -35.7, -19.7, "scalar better"),
-    ("MATH-500", "DS-R1-Qwen-7B", 0.0532, 0.054, -0.0009, 11.6, 9.2, 14.2, "learned better"),
-    ("MATH-500", "DS-R1-Llama-8B", 0.0102, 0.0175, -0.0073, 8.9, 5.9, 12.2, "learned better"),
-    ("MMLU-Pro", "DS-R1-Qwen-7B", 0.027, 0.0257, 0.0014, 5.3, 2.9, 7.5, "learned better"),
-    ("MMLU-Pro", "DS-R1-Llama-8B", 0.0034, 0.0191, -0.0157, 7.1, 4.3, 9.9, "learned better"),
-    ("GPQA", "Qwen3-8B", 0.0175, 0.0348, -0.0173, 0.0, 0.0, 0.0, "inconclusive"),
-    ("GPQA", "Qwen3-32B", 0.0412, 0.0512, -0.01, 0.0, 0.0, 0.0, "inconclusive"),
-    ("GPQA", "DS-R1-Qwen-7B", 0.0202, 0.0253, -0.0051, 0.0, 0.0, 0.0, "inconclusive"),
-    ("GPQA", "DS-R1-Llama-8B", 0.0, 0.047, -0.047, 0.0, 0.0, 0.0, "inconclusive"),
-)
+_SUMMARY = {
+    ("GSM8K", "Qwen3-8B"): (0.0465, 0.063, -0.0165, 21.2, (18.7, 23.6), "learned better"),
+    ("GSM8K", "Qwen3-32B"): (0.1568, 0.1296, 0.0272, 7.4, (4.3, 10.3), "learned better"),
+    ("MATH-500", "Qwen3-8B"): (0.0485, 0.0242, 0.0243, 11.9, (10.0, 13.9), "learned better"),
+    ("MATH-500", "Qwen3-32B"): (0.0884, 0.082, 0.0064, 3.2, (1.0, 5.5), "learned better"),
+    ("MMLU-Pro", "Qwen3-8B"): (0.0127, 0.0279, -0.0152, -3.9, (-7.2, -0.8), "scalar better"),
+    ("MMLU-Pro", "Qwen3-32B"): (0.0388, 0.0478, -0.009, -2.7, (-5.4, -0.1), "scalar better"),
+    ("AIME", "Qwen3-8B"): (0.0338, 0.0554, -0.0215, 0.0, (0.0, 0.0), "inconclusive"),
+    ("AIME", "Qwen3-32B"): (0.0095, 0.026, -0.0165, 0.0, (0.0, 0.0), "inconclusive"),
+    ("GSM8K", "DS-R1-Qwen-7B"): (0.0925, 0.0796, 0.0129, 19.0, (11.8, 27.3), "learned better"),
+    ("GSM8K", "DS-R1-Llama-8B"): (0.0, 0.0528, -0.0528, -27.7, (-35.7, -19.7), "scalar better"),
+    ("MATH-500", "DS-R1-Qwen-7B"): (0.0532, 0.054, -0.0009, 11.6, (9.2, 14.2), "learned better"),
+    ("MATH-500", "DS-R1-Llama-8B"): (0.0102, 0.0175, -0.0073, 8.9, (5.9, 12.2), "learned better"),
+    ("MMLU-Pro", "DS-R1-Qwen-7B"): (0.027, 0.0257, 0.0014, 5.3, (2.9, 7.5), "learned better"),
+    ("MMLU-Pro", "DS-R1-Llama-8B"): (0.0034, 0.0191, -0.0157, 7.1, (4.3, 9.9), "learned better"),
+    ("GPQA", "Qwen3-8B"): (0.0175, 0.0348, -0.0173, 0.0, (0.0, 0.0), "inconclusive"),
+    ("GPQA", "Qwen3-32B"): (0.0412, 0.0512, -0.01, 0.0, (0.0, 0.0), "inconclusive"),
+    ("GPQA", "DS-R1-Qwen-7B"): (0.0202, 0.0253, -0.0051, 0.0, (0.0, 0.0), "inconclusive"),
+    ("GPQA", "DS-R1-Llama-8B"): (0.0, 0.047, -0.047, 0.0, (0.0, 0.0), "inconclusive"),
+}
 
 # Appendix, Table "Full in-distribution frontier summary": full accuracy, mean thinking tokens.
 _FULL = {
@@ -110,27 +110,23 @@ _SERVING = {
 # fmt: on
 
 _REGIMES = ("kv-fork", "prefix-cache", "black-box")
-
-
-def _row(setting: tuple[str, str, float, float, float, float, float, float, str]) -> PaperRow:
-    task, model, learned, scalar, delta_peak, delta_saving, low, high, verdict = setting
-    accuracy, tokens = _FULL[task, model]
-    shares, savings = _PROFILES.get((task, model)), _SERVING.get((task, model))
-    return PaperRow(
-        task,
-        model,
-        accuracy,
-        tokens,
-        learned,
-        scalar,
-        delta_peak,
-        delta_saving,
-        (low, high),
-        verdict,
-        shares and {name: share / 100 for name, share in zip(TYPES, shares, strict=True)},
-        savings and dict(zip(_REGIMES, savings, strict=True)),
+PAPER_ROWS = tuple(
+    PaperRow(
+        *setting,
+        *_FULL[setting],
+        learned_peak=learned,
+        scalar_peak=scalar,
+        delta_peak=delta_peak,
+        delta_saving_pp=delta_saving,
+        ci95=ci95,
+        verdict=verdict,
+        shares={kind: pct / 100 for kind, pct in zip(TYPES, _PROFILES[setting], strict=True)}
+        if setting in _PROFILES
+        else None,
+        saving_pct=dict(zip(_REGIMES, _SERVING[setting], strict=True))
+        if setting in _SERVING
+        else None,
     )
-
-
-PAPER_ROWS = tuple(_row(setting) for setting in _SUMMARY)
+    for setting, (learned, scalar, delta_peak, delta_saving, ci95, verdict) in _SUMMARY.items()
+)
 """In the order of the paper's compact summary."""
