@@ -33,7 +33,7 @@ from stopadvisor.certification.looks import (
     check_categories,
     check_questions,
     counted_traces,
-    deploy_request,
+    named_settings,
     plan_look,
     planned_labels,
     require_gold,
@@ -286,7 +286,7 @@ def _settled(source: Source, request: CertifyRequest) -> _Plan:
     """Choose on fit questions what to test; opens no calibration question."""
     settings = request.settings(source)
     settings = replace(settings, traces=len(counted_traces(source.part("calibration"), settings)))
-    asked = deploy_request(settings)
+    asked = {"protocol": "deploy", **named_settings(settings)}
     takes_gold = any(each.counted.needs_gold for each in settings.guarantees)
     partial = takes_gold and source.graded_by == "agreement"
     labels = None

@@ -42,38 +42,28 @@ from stopadvisor.workload.questions import PARTS
 
 __all__ = [
     "PlannedLook", "TakenLook", "check_categories", "check_questions", "counted_traces",
-    "deploy_request", "entering_rows", "named_settings", "open_calibration", "open_for_paper",
-    "open_rows", "plan_look", "planned_labels", "require_gold", "show_fit", "spent_in_fit", "take",
+    "entering_rows", "named_settings", "open_calibration", "open_for_paper", "open_rows",
+    "plan_look", "planned_labels", "require_gold", "show_fit", "spent_in_fit", "take",
     "unseen_rows", "without_shown_fit", "without_used",
 ]  # fmt: skip
 
 _FIT, _CALIBRATION = PARTS.index("fit"), PARTS.index("calibration")
-
-
-def deploy_request(settings: Settings) -> dict[str, Any]:
-    """Settings that the log records for a look of `calibrate`; delta is a field of its own."""
-    asked = {"protocol": "deploy", **named_settings(settings)}
-    del asked["delta"]
-    return asked
+_DEFAULTS = {"loss": LOST.name, "also": [], "traces": 1, "on_give_up": "escalate"}
+"""Values of settings that a look leaves out."""
 
 
 def named_settings(settings: Settings) -> dict[str, Any]:
-    """Settings as JSON values for a look; losses, traces and the like only if not the default.
+    """Settings as JSON values for a look, without those of `_DEFAULTS` and without delta.
 
-    The constant ``cache_block`` is recorded because earlier looks have it: without it a request
-    would not match its look in the log, and would spend delta again.
+    Delta is a field of a look.  The constant ``cache_block`` is recorded because earlier looks have
+    it: without it a request would not match its look in the log, and would spend delta again.
     """
     also = [asdict(each) for each in settings.also]
     named = vars(settings) | {"also": also, "cache_block": CACHE_BLOCK}
-    for name, unsaid in (
-        ("loss", LOST.name),
-        ("also", ()),
-        ("traces", 1),
-        ("on_give_up", "escalate"),
-    ):
-        if getattr(settings, name) == unsaid:
-            del named[name]
-    return dict(plain(named))
+    left_out = {"delta": settings.delta, **_DEFAULTS}.items()
+    return dict(
+        plain({name: value for name, value in named.items() if (name, value) not in left_out})
+    )
 
 
 def planned_labels(
@@ -438,7 +428,10 @@ def open_rows(
             standing = SettingsOverrides().settings(
                 read_assessment(source.folder), defaults=default_settings(source)
             )
-        asked = {**_with_data(source, asked), "standing": deploy_request(standing)}
+        asked = {
+            **_with_data(source, asked),
+            "standing": {"protocol": "deploy", **named_settings(standing)},
+        }
         keys, lines = digests_of(looked.keys), _lines(source, looked)
         with lock_directory(source.folder):
             earlier = read_log(source.folder).at(keys)

@@ -136,7 +136,7 @@ def certify_transfer(
     asked = replace(asked, traces=traces)
     # The log does not record settings that matter only when a rule is chosen.
     requested = {"protocol": "transfer", "policy": policy.digest, **named_settings(asked)}
-    for name in ("delta", "families", "on_give_up"):
+    for name in ("families", "on_give_up"):
         requested.pop(name, None)
     if request.fresh:
         view = without_used(source, ("fit", "calibration"))

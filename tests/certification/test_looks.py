@@ -111,7 +111,7 @@ def test_settings_that_were_not_given_are_not_named() -> None:
     }
     plain = named_settings(Settings(alpha=0.1))
     assert plain.keys() == {  # else looks of older logs are other ones
-        *("alpha", "delta", "serving", "weights", "cache_block", "families"),
+        *("alpha", "serving", "weights", "cache_block", "families"),
         *("allow_truncated", "seed"),
     }
     for name, value in given.items():
