@@ -12,13 +12,14 @@ import numpy as np
 from stopadvisor.assessment.choice import Settings, choose
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.certification.export import policy_terms
+from stopadvisor.certification.verification import Verification, fresh_questions, verify
 from stopadvisor.ground.fields import plain
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.trajectories import profile, trajectory
 from stopadvisor.runs.look_log import Look
 from stopadvisor.runs.sources import Source
 from stopadvisor.workload.questions import assign_parts
-from tests.policy_content import built, example_content
+from tests.policy_content import built, example_content, terms_of
 from tests.populations import KnownPopulation, renamed
 
 FRACTIONS = (0.4, 0.4, 0.2)
@@ -52,6 +53,16 @@ def frozen(source: Source, settings: Settings, *, bound: bool = True) -> dict[st
     shape = profile(trajectory(fit), rng=np.random.default_rng(0))
     terms = policy_terms(source, settings, choice.full_accuracy, found, shape, look_of(settings))
     return built(plain(terms) | (MODEL if bound else {}))
+
+
+def verified(
+    content: dict[str, Any], table: OpenQuestions, *, alone: bool = False, **changes: Any
+) -> Verification:
+    """What the fresh questions of a table say about a policy."""
+    terms = terms_of(content)
+    fresh = fresh_questions(terms, table, alone=alone)
+    questions = table.take(fresh.rows)
+    return verify(terms, fresh, questions, rng=np.random.default_rng(0), **changes)
 
 
 def with_groups(table: OpenQuestions, size: int) -> OpenQuestions:

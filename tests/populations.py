@@ -241,6 +241,11 @@ def renamed(table: OpenQuestions, prefix: str) -> OpenQuestions:
     return replace(table, ids=names, keys=names, groups=names)
 
 
+def drawn(n: int, seed: int, prefix: str = "c") -> OpenQuestions:
+    """Questions of the first population, named by a prefix."""
+    return renamed(POPULATIONS[0].draw(n, np.random.default_rng(seed)), prefix)
+
+
 def without_gold(table: OpenQuestions) -> OpenQuestions:
     """The same questions without labels: graded by agreement with full thinking."""
     n = table.n_questions

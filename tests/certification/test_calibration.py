@@ -27,19 +27,15 @@ from stopadvisor.stats.bounds import (
     upper_limit,
 )
 from tests.frozen import with_groups
-from tests.populations import POPULATIONS, regraded, renamed, without_gold
+from tests.populations import POPULATIONS, drawn, regraded, without_gold
 from tests.replay import stops
 
 MIXED = POPULATIONS[0]
 
 
-def draw(n: int, seed: int, prefix: str = "c") -> OpenQuestions:
-    return renamed(MIXED.draw(n, np.random.default_rng(seed)), prefix)
-
-
 @pytest.fixture(scope="module")
 def choice() -> Choice:
-    return choose(draw(160, 0, "f").as_fit(), 160, Settings(alpha=0.15))
+    return choose(drawn(160, 0, "f").as_fit(), 160, Settings(alpha=0.15))
 
 
 def lost_by_replay(table: OpenQuestions, sequence: Any, threshold: float) -> int:
@@ -53,7 +49,7 @@ def lost_by_replay(table: OpenQuestions, sequence: Any, threshold: float) -> int
 
 
 def test_the_certificate_is_about_the_rule_that_is_exported(choice: Choice) -> None:
-    table = draw(160, 1)
+    table = drawn(160, 1)
     found = calibrate(choice, table.as_calibration())
     assert found.rule is not None
     assert found.refusal is None
@@ -70,7 +66,7 @@ def test_the_certificate_is_about_the_rule_that_is_exported(choice: Choice) -> N
 
 
 def test_every_chain_is_tested_in_its_order(choice: Choice) -> None:
-    table = draw(160, 2)
+    table = drawn(160, 2)
     found = calibrate(choice, table.as_calibration())
     deltas = choice.deltas(160)
     assert deltas == (0.05, unspent(160, 0.15, 0.05))
@@ -92,19 +88,19 @@ def test_every_chain_is_tested_in_its_order(choice: Choice) -> None:
 def test_too_small_a_rest_is_no_second_test(choice: Choice) -> None:
     # 19 without a loss exclude 0.15 at 0.05, and leave next to nothing of it.
     assert [max_losses(19, 0.15, delta) for delta in choice.deltas(19)] == [0, -1]
-    found = calibrate(choice, draw(19, 2).as_calibration())
+    found = calibrate(choice, drawn(19, 2).as_calibration())
     assert [family for family, _ in found.tested] == [choice.sequences[0].scorer.family]
     assert len(choice.sequences) == 2
     # Of 25 half of it is left, which a second test without a loss can pass.
     assert [max_losses(25, 0.15, delta) for delta in choice.deltas(25)] == [0, 0]
-    assert len(calibrate(choice, draw(25, 2).as_calibration()).tested) == 2
+    assert len(calibrate(choice, drawn(25, 2).as_calibration()).tested) == 2
 
 
 def test_of_two_certified_rules_the_cheaper_is_exported_unless_the_simpler_is_near(
     choice: Choice,
 ) -> None:
     for seed in range(40, 50):
-        found = calibrate(choice, draw(160, seed).as_calibration())
+        found = calibrate(choice, drawn(160, seed).as_calibration())
         savings = {}
         for sequence, (family, result) in zip(choice.sequences, found.tested, strict=True):
             assert isinstance(result, Certified)
@@ -127,8 +123,8 @@ def test_both_sequences_together_are_false_with_at_most_delta(
     advice = "stopadvisor.certification.calibration.counted_labels"
     monkeypatch.setattr(advice, lambda *_: None)  # takes most of the time
     families = ("confidence", FIXED_BUDGET)
-    chosen = choose(draw(200, 30, "f").as_fit(), 100, Settings(alpha=0.15, families=families))
-    truth = draw(40_000, 31)
+    chosen = choose(drawn(200, 30, "f").as_fit(), 100, Settings(alpha=0.15, families=families))
+    truth = drawn(40_000, 31)
     bad = []
     for sequence in chosen.sequences:
         view = sequence.scorer.view(truth)
@@ -155,7 +151,7 @@ def test_both_sequences_together_are_false_with_at_most_delta(
 
 
 def test_fit_and_calibration_questions_never_meet(choice: Choice) -> None:
-    table = draw(20, 5).as_calibration()
+    table = drawn(20, 5).as_calibration()
     shared = replace(table, groups=(choice.fit.table.groups[7], *table.groups[1:]))
     for ask in (calibrate, check_questions):
         with pytest.raises(CalibrationError, match="1 calibration questions were used for fitting"):
@@ -166,7 +162,7 @@ def test_fit_and_calibration_questions_never_meet(choice: Choice) -> None:
 
 
 def test_one_trace_per_group_enters_the_bound_whatever_it_shows() -> None:
-    table = draw(12, 6)
+    table = drawn(12, 6)
     table = replace(
         table,
         groups=("a", "a", "b", "b", "c", "c", "d", "d", "e", "e", "f", "f"),
@@ -182,7 +178,7 @@ def test_one_trace_per_group_enters_the_bound_whatever_it_shows() -> None:
 
 
 def test_samples_of_a_question_are_no_group() -> None:
-    table = draw(6, 1, "question ")
+    table = drawn(6, 1, "question ")
     assert has_groups(with_groups(table, 3))
     twice = table.take(np.repeat(np.arange(6), 2))
     assert not has_groups(replace(twice, samples=np.tile([1, 0], 6)))
@@ -190,11 +186,11 @@ def test_samples_of_a_question_are_no_group() -> None:
 
 def test_no_calibration_question_is_refused(choice: Choice) -> None:
     with pytest.raises(CalibrationError, match="no calibration questions"):
-        calibrate(choice, draw(3, 7).take(np.zeros(3, dtype=bool)).as_calibration())
+        calibrate(choice, drawn(3, 7).take(np.zeros(3, dtype=bool)).as_calibration())
 
 
 def test_many_truncated_traces_need_to_be_allowed(choice: Choice) -> None:
-    table = draw(100, 8)
+    table = drawn(100, 8)
     cut = replace(table, truncated=np.arange(100) < 11)
     with pytest.raises(CalibrationError, match=r"11.0% of the traces were cut off"):
         calibrate(choice, cut.as_calibration())
@@ -205,7 +201,7 @@ def test_many_truncated_traces_need_to_be_allowed(choice: Choice) -> None:
 
 
 def test_too_few_questions_are_refused_with_the_fewest_that_would_do(choice: Choice) -> None:
-    found = calibrate(choice, draw(18, 22).as_calibration()).refusal
+    found = calibrate(choice, drawn(18, 22).as_calibration()).refusal
     assert found is not None
     assert "18 calibration questions cannot exclude" in found.reason
     assert (found.labels_needed, found.assumed_risk) == (19, 0.0)  # they exclude 0.15 at 0.05
@@ -219,14 +215,14 @@ def test_a_certified_rule_is_exported_where_it_saves_the_least_thing(
     first = choice.sequences[0]
     costs = np.append(np.full(first.costs.size - 1, cost), 0.0)  # the boldest, which fails, saves
     asked = replace(choice, sequences=(replace(first, costs=costs),))
-    found = calibrate(asked, draw(160, 1).as_calibration())
+    found = calibrate(asked, drawn(160, 1).as_calibration())
     assert isinstance(found.tested[0][1], Certified)
     assert found.tested[0][1].index < costs.size - 1
     assert (found.rule is not None) is (saved > 0)
 
 
 def test_where_every_answer_was_lost_no_number_of_labels_would_do(choice: Choice) -> None:
-    table = regraded(draw(160, 3), natural_correct=np.ones(160, dtype=bool))
+    table = regraded(drawn(160, 3), natural_correct=np.ones(160, dtype=bool))
     lost = regraded(
         replace(table, trace_tokens=np.full(160, 4000)), correct=np.zeros_like(table.correct)
     )
@@ -243,15 +239,17 @@ def test_where_every_answer_was_lost_no_number_of_labels_would_do(choice: Choice
     assert found.refusal.assumed_risk == 0.999
     # As where they were lost on fit questions, whatever calibration shows.
     all_lost = replace(sequence, losses=np.full_like(sequence.losses, choice.n_fit))
-    few = draw(160, 1).as_calibration()
+    few = drawn(160, 1).as_calibration()
     assert calibrate(replace(choice, sequences=(all_lost,)), few).rule is not None
 
 
 def test_a_refusal_for_costs_names_no_number_of_labels() -> None:
-    dear = draw(160, 10, "f")
+    dear = drawn(160, 10, "f")
     dear = replace(dear, probe_tokens=np.full(dear.probe_tokens.shape, 4000.0))
     # Neither can alpha be shown with so few questions, nor would more of them make probes cheap.
-    found = calibrate(choose(dear.as_fit(), 15, Settings(alpha=0.1)), draw(15, 11).as_calibration())
+    found = calibrate(
+        choose(dear.as_fit(), 15, Settings(alpha=0.1)), drawn(15, 11).as_calibration()
+    )
     assert found.refusal is not None
     assert "its probes eat the saving" in found.refusal.reason
     assert found.refusal.labels_needed is None
@@ -266,18 +264,18 @@ def moved(choice: Choice, table: OpenQuestions, **settings: Any) -> Calibration:
 
 
 def test_a_rule_from_elsewhere_is_one_chain_at_the_whole_of_delta(choice: Choice) -> None:
-    table = draw(160, 15)
+    table = drawn(160, 15)
     rule = moved(choice, table).rule
     assert rule is not None
     assert rule.certificate.delta == 0.05
     lost = lost_by_replay(table, choice.sequences[0], rule.threshold)
     assert rule.certificate.losses == lost <= max_losses(160, 0.15, 0.05)
-    few = moved(choice, draw(10, 16))
+    few = moved(choice, drawn(10, 16))
     assert (few.rule, few.refusal is None) == (None, False)
 
 
 def test_a_rule_from_elsewhere_that_saves_nothing_here_is_withheld(choice: Choice) -> None:
-    table, scorer, never = draw(160, 17), choice.sequences[0].scorer, np.array([1e9])
+    table, scorer, never = drawn(160, 17), choice.sequences[0].scorer, np.array([1e9])
     dear = moved(choice, replace(table, probe_tokens=np.full(table.probe_tokens.shape, 4000.0)))
     # And where it costs exactly as much as full thinking.
     free = replace(table, probe_tokens=np.zeros(table.probe_tokens.shape), suffix_tokens=0)
@@ -293,7 +291,7 @@ def test_a_rule_from_elsewhere_that_saves_nothing_here_is_withheld(choice: Choic
 
 def test_a_rule_from_elsewhere_takes_an_alpha_below_the_accuracy(choice: Choice) -> None:
     """At exactly the accuracy, always being wrong would meet it."""
-    table = draw(160, 15)
+    table = drawn(160, 15)
     half = regraded(table, correct=table.correct, natural_correct=np.arange(160) % 2 == 0)
     for alpha, refused in ((0.5, True), (0.49, False)):
         found = moved(choice, half, alpha=alpha).refusal
@@ -301,7 +299,7 @@ def test_a_rule_from_elsewhere_takes_an_alpha_below_the_accuracy(choice: Choice)
 
 
 def test_several_limits_from_elsewhere_say_how_many_labels_would_do(choice: Choice) -> None:
-    sequence, table = choice.sequences[0], draw(9, 15)
+    sequence, table = choice.sequences[0], drawn(9, 15)
     bold = sequence.thresholds[-1:]  # stops the most, and saves
     settings = replace(choice.settings, alpha=0.5, also=(Guarantee("differs", 0.95),))
     found = recalibrate(sequence.scorer, bold, table.as_calibration(), settings)
@@ -321,7 +319,7 @@ def test_labels_are_counted_at_the_first_threshold_that_costs_less(choice: Choic
     costs = np.full_like(sequence.costs, full)
     costs[-1] = full / 2
     only = replace(sequence, costs=costs, losses=np.zeros_like(sequence.losses))
-    table = draw(160, 19)
+    table = drawn(160, 19)
     view = sequence.scorer.view(table)
     curve = sequence.scorer.curve(view, sequence.thresholds)
     lost = curve.totals(LOST.of(view))[0] / 160
@@ -341,7 +339,7 @@ def test_labels_are_counted_at_the_first_threshold_that_costs_less(choice: Choic
 
 
 def test_a_promise_on_what_is_right_takes_gold_and_one_on_replies_none() -> None:
-    table = draw(20, 20)
+    table = drawn(20, 20)
     lost, differs = Settings(alpha=0.15), Settings(alpha=0.15, loss="differs")
     for settings in (lost, differs):
         require_gold(settings, table)

@@ -20,7 +20,7 @@ from stopadvisor.ground.fields import plain
 from stopadvisor.policy.shown import certificate_of, where_of
 from stopadvisor.policy.terms import PolicyTerms, trigger_of
 from stopadvisor.probes.grouping import calibration_rows
-from stopadvisor.probes.outcomes import CalibrationQuestions, OpenQuestions
+from stopadvisor.probes.outcomes import CalibrationQuestions
 from stopadvisor.probes.trajectories import profile, trajectory
 from stopadvisor.probes.trigger import ListedTrigger
 from stopadvisor.rules.costs import PAPER_WEIGHTS, full_counts
@@ -32,7 +32,7 @@ from stopadvisor.stats.bounds import upper_limit
 from stopadvisor.stats.intervals import saving_band
 from tests.frozen import drawn_source, frozen, look_of, source_of, with_groups
 from tests.policy_content import terms_of as read_terms
-from tests.populations import POPULATIONS, renamed, sequence
+from tests.populations import POPULATIONS, drawn, renamed, sequence
 
 MIXED = POPULATIONS[0]
 SETTINGS = Settings(alpha=0.2, families=("confidence",))
@@ -146,21 +146,17 @@ def test_without_a_rule_there_is_no_trigger(source: Source) -> None:
 # --- What is expected of a rule, and of its traffic -----------------------------------------------
 
 
-def draw(n: int, seed: int, prefix: str = "c") -> OpenQuestions:
-    return renamed(MIXED.draw(n, np.random.default_rng(seed)), prefix)
-
-
 @pytest.fixture(scope="module")
 def rule() -> ExportedRule:
-    """The rule that `draw(160, 1)` certifies."""
-    chosen = choose(draw(160, 0, "f").as_fit(), 160, ALONE)
-    found = calibrate(chosen, draw(160, 1).as_calibration()).rule
+    """The rule that `drawn(160, 1)` certifies."""
+    chosen = choose(drawn(160, 0, "f").as_fit(), 160, ALONE)
+    found = calibrate(chosen, drawn(160, 1).as_calibration()).rule
     assert found is not None
     return found
 
 
 def test_the_rule_is_measured_on_the_questions_that_certified_it(rule: ExportedRule) -> None:
-    table = draw(160, 1).as_calibration()
+    table = drawn(160, 1).as_calibration()
     found, saving_band95 = expectation(rule, table, ALONE, seed=0)
     view = rule.scorer.view(table)
     assert found == measure_rule(rule.scorer, rule.threshold, table, ALONE.costing)
@@ -179,7 +175,7 @@ def test_the_rule_is_measured_on_the_questions_that_certified_it(rule: ExportedR
 
 def test_traces_of_one_group_are_drawn_together(rule: ExportedRule) -> None:
     """Five copies of each question say no more than one of each."""
-    table = draw(160, 1).as_calibration()
+    table = drawn(160, 1).as_calibration()
     five = table.take(np.repeat(np.arange(160), 5))
     assert len(set(five.groups)) == 160
     one, other = (expectation(rule, questions, ALONE, seed=0)[1] for questions in (table, five))
@@ -208,7 +204,7 @@ def test_of_many_questions_evenly_spaced_ones_are_stored(
 
 
 def test_yardsticks_are_read_at_the_certified_threshold(rule: ExportedRule) -> None:
-    entered = draw(300, 3).as_calibration()
+    entered = drawn(300, 3).as_calibration()
     view = rule.scorer.view(entered)
     stops = rule.scorer.curve(view, np.array([rule.threshold])).stops(0)
     served = served_features(rule, entered)

@@ -17,7 +17,7 @@ from stopadvisor.certification.certify import advised_against, refused_beforehan
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.losses import Guarantee
 from stopadvisor.stats.bounds import NotCertified, labels_needed
-from tests.populations import POPULATIONS, fit_data, regraded, renamed
+from tests.populations import POPULATIONS, drawn, fit_data, regraded
 
 MIXED = POPULATIONS[0]
 SETTINGS = Settings(alpha=0.15, families=("confidence", "entropy", "learned"))
@@ -25,13 +25,9 @@ FEWEST = math.ceil(math.log(0.05) / math.log(0.85))
 """Questions without a loss that exclude a risk of 15 % at 5 %: 19."""
 
 
-def draw(n: int, seed: int, prefix: str = "c") -> OpenQuestions:
-    return renamed(MIXED.draw(n, np.random.default_rng(seed)), prefix)
-
-
 @pytest.fixture(scope="module")
 def choice() -> Choice:
-    return choose(draw(160, 0, "f").as_fit(), 160, SETTINGS)
+    return choose(drawn(160, 0, "f").as_fit(), 160, SETTINGS)
 
 
 def losing(choice: Choice, *losses: int) -> Choice:
@@ -73,31 +69,31 @@ def dear(choice: Choice, sequence: ThresholdSequence) -> ThresholdSequence:
 
 
 def test_the_fewest_that_could_do_are_named(choice: Choice) -> None:
-    found = refused_beforehand(choice, draw(FEWEST - 1, 1))
+    found = refused_beforehand(choice, drawn(FEWEST - 1, 1))
     assert found is not None
     assert (found.labels_needed, found.assumed_risk) == (FEWEST, 0.0)
     assert found.reason == (
         "18 calibration questions cannot exclude a risk above 0.15 at confidence 0.95 by the exact "
         "test, not even with no loss: none was opened, and no look spent"
     )
-    assert refused_beforehand(choice, draw(FEWEST, 1)) is None
+    assert refused_beforehand(choice, drawn(FEWEST, 1)) is None
 
 
 def test_what_saves_nothing_comes_before_what_is_too_few(choice: Choice) -> None:
     first, *others = choice.sequences
     asked = replace(choice, sequences=tuple(dear(choice, each) for each in choice.sequences))
-    found = refused_beforehand(asked, draw(4, 1))
+    found = refused_beforehand(asked, drawn(4, 1))
     assert found is not None
     assert found.reason.startswith("no rule saves anything on fit questions: ")
     assert found.labels_needed is None
     one = replace(choice, sequences=(dear(choice, first), *others))
-    assert refused_beforehand(one, draw(100, 1)) is None, "the other one may be certified"
+    assert refused_beforehand(one, drawn(100, 1)) is None, "the other one may be certified"
 
 
 def test_where_there_is_no_rule_its_reason_is_all(choice: Choice) -> None:
-    fit, empty = fit_data(draw(160, 0, "f"), SETTINGS), FitComparison.empty(0.15)
+    fit, empty = fit_data(drawn(160, 0, "f"), SETTINGS), FitComparison.empty(0.15)
     none = Choice(SETTINGS, fit, 160, empty, "all answers are wrong")
-    found = refused_beforehand(none, draw(4, 1))
+    found = refused_beforehand(none, drawn(4, 1))
     assert found == NotCertified(
         "all answers are wrong; no calibration question was opened", None, None
     )
@@ -179,7 +175,7 @@ def test_a_test_that_fails_says_why(losses: list[int], n: int, reason: str) -> N
 
 
 def test_a_failed_look_names_what_fit_questions_knew(choice: Choice) -> None:
-    worse = one_in_eight_lost(draw(60, 3))
+    worse = one_in_eight_lost(drawn(60, 3))
     found = calibrate(bold(choice), worse.as_calibration())
     assert found.refusal is not None
     hidden = without_figures(found, SETTINGS, losing(choice, *(8,) * len(choice.sequences)))
@@ -203,7 +199,7 @@ def test_of_two_refusals_the_advised_one_s_reason_and_the_fewest_labels_are_give
     asked = bold(losing(choice, 4, 22))  # of the calibration questions 20 of 160 are lost
     for sequences in (asked.sequences, asked.sequences[::-1]):
         found = calibrate(
-            replace(asked, sequences=sequences), one_in_eight_lost(draw(160, 4)).as_calibration()
+            replace(asked, sequences=sequences), one_in_eight_lost(drawn(160, 4)).as_calibration()
         )
         refused = [result for _, result in found.tested if isinstance(result, NotCertified)]
         assert len(refused) == 2

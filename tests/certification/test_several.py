@@ -15,14 +15,12 @@ from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.certification.certify import refused_beforehand
 from stopadvisor.certification.looks import check_categories
-from stopadvisor.certification.verification import Verification, fresh_questions, verify
 from stopadvisor.ground.errors import CalibrationError, PolicyError
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.losses import DROP, LOST, Guarantee
 from stopadvisor.stats.bounds import Certified, max_losses
 from stopadvisor.stats.trinomial import drop_limit, most_lost
-from tests.frozen import drawn_source, frozen
-from tests.policy_content import terms_of
+from tests.frozen import drawn_source, frozen, verified
 from tests.populations import POPULATIONS, KnownPopulation, regraded, renamed
 
 pytestmark = pytest.mark.slow
@@ -177,11 +175,6 @@ def content() -> dict[str, Any]:
     )
     made = frozen(replace(source, table=named.sealed()), settings)
     return made | {"calibration_features": None}  # drift is not looked at here
-
-
-def verified(content: dict[str, Any], table: OpenQuestions) -> Verification:
-    fresh = fresh_questions(terms_of(content), table)
-    return verify(terms_of(content), fresh, table.take(fresh.rows), rng=np.random.default_rng(0))
 
 
 def test_a_drop_and_a_category_are_verified_each_by_its_own_test(content: dict[str, Any]) -> None:

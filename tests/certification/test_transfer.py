@@ -11,14 +11,14 @@ import pytest
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.certification.calibration import Calibration, recalibrate
 from stopadvisor.certification.transfer import check_transfer, target_view, transferred_terms
-from stopadvisor.certification.verification import fresh_questions, scorer_of, verify
+from stopadvisor.certification.verification import scorer_of
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.ground.fields import plain
 from stopadvisor.policy.frozen import build_policy
 from stopadvisor.probes.trigger import ListedTrigger
 from stopadvisor.rules.losses import LOST
 from stopadvisor.runs.sources import Source
-from tests.frozen import MODEL, drawn_source, frozen, look_of
+from tests.frozen import MODEL, drawn_source, frozen, look_of, verified
 from tests.policy_content import full_budget_content, policy_from, terms_of, trigger_content
 from tests.populations import POPULATIONS, regraded
 
@@ -124,8 +124,7 @@ def test_the_transferred_policy(
 ) -> None:
     look = look_of(SETTINGS)
     terms = transferred_terms(terms_of(policy), target, calibration, SETTINGS, look)
-    moved_policy = policy_from(plain(terms) | MODEL)
-    content = moved_policy.content
+    content = policy_from(plain(terms) | MODEL).content
     for name in ("family", "features", "mean", "scale", "coef", "intercept", "order", "budgets"):
         assert content[name] == policy[name]
     certificate = content["certificate"]
@@ -140,9 +139,7 @@ def test_the_transferred_policy(
     assert set(split["calibration"]) == set(target_view(target).part("calibration").keys)
     assert set(split["test"]) == set(target.part("test").keys)
     # Verifying it on the target leaves the test part alone.
-    table = target.table.unseal()
-    fresh = fresh_questions(moved_policy.terms, table)
-    found = verify(moved_policy.terms, fresh, table.take(fresh.rows), rng=np.random.default_rng(0))
+    found = verified(content, target.table.unseal())
     assert found.n == target.counts()["test"]
     assert found.losses == round(content["expected"]["test_risk"] * found.n)
 

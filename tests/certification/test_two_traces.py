@@ -14,7 +14,6 @@ from stopadvisor.assessment.limits import Shares, labels_for, most_of, pass_prob
 from stopadvisor.assessment.rated import Imitation
 from stopadvisor.certification.calibration import calibrate, counts_of
 from stopadvisor.certification.looks import counted_traces
-from stopadvisor.certification.verification import fresh_questions, verify
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.policy.shown import certificate_of
 from stopadvisor.probes.outcomes import OpenQuestions
@@ -22,7 +21,7 @@ from stopadvisor.rules.losses import LOST, Guarantee
 from stopadvisor.stats.bounds import Certified, last_passed, max_losses
 from stopadvisor.stats.intervals import paired_difference
 from stopadvisor.stats.trinomial import limit_of_pairs, most_lost, risk_of_pairs
-from tests.frozen import frozen, source_of
+from tests.frozen import frozen, source_of, verified
 from tests.policy_content import terms_of
 from tests.populations import POPULATIONS, renamed
 
@@ -192,21 +191,14 @@ def test_the_policy_names_the_pairs(policy: dict[str, Any]) -> None:
 def test_verify_counts_two_traces_of_fresh_questions(policy: dict[str, Any]) -> None:
     policy = policy | {"calibration_features": None}  # drift is not looked at here
     n, table = 300, twice(300, 6, "v", same=0.0)
-    fresh = fresh_questions(terms_of(policy), table)
-    assert (fresh.traces, fresh.rows.size, fresh.n_repeated) == (2, 2 * n, 0)
-    found = verify(terms_of(policy), fresh, table.take(fresh.rows), rng=np.random.default_rng(0))
-    alone = fresh_questions(terms_of(policy), table, alone=True)
-    single = verify(terms_of(policy), alone, table.take(alone.rows), rng=np.random.default_rng(0))
-    assert (found.n, found.traces, single.n, single.traces) == (n, 2, n, None)
-    assert (alone.traces, alone.n_repeated) == (1, n)
+    found, single = (verified(policy, table, alone=alone) for alone in (False, True))
+    assert (found.n, found.traces, found.n_repeated) == (n, 2, 0)
+    assert (single.n, single.traces, single.n_repeated) == (n, None, n)
     assert found.lower < found.risk == found.losses / (2 * n) < found.upper
     assert found.upper - found.lower < single.upper - single.lower
     for alpha, verdict in ((0.25, "confirmed"), (0.01, "contradicted")):
         promise = policy | {"certificate": policy["certificate"] | {"alpha": alpha}}
-        held = verify(
-            terms_of(promise), fresh, table.take(fresh.rows), rng=np.random.default_rng(0)
-        )
-        assert held.verdict == verdict
+        assert verified(promise, table).verdict == verdict
 
 
 def test_second_traces_are_no_further_questions(policy: dict[str, Any]) -> None:
@@ -214,12 +206,7 @@ def test_second_traces_are_no_further_questions(policy: dict[str, Any]) -> None:
     table = twice(200, 6, "v", same=0.5)
     names = tuple(["algebra", "words"][i % 2] for i in range(200))
     table = replace(table, categories=names * 2)
-    found = [
-        verify(terms_of(policy), fresh, table.take(fresh.rows), rng=np.random.default_rng(0))
-        for fresh in (
-            fresh_questions(terms_of(policy), table, alone=alone) for alone in (False, True)
-        )
-    ]
+    found = [verified(policy, table, alone=alone) for alone in (False, True)]
     assert [each.traces for each in found] == [2, None]
     assert [row.n for row in found[0].categories] == [100, 100]
     assert found[0].categories == found[1].categories
@@ -230,8 +217,7 @@ def test_the_accuracy_interval_holds_where_two_traces_say_the_same(policy: dict[
     """In simulations the same counts taken as replies of as many questions fail."""
     n, rng = 80, np.random.default_rng(1)
     table = twice(n, 6, "v", same=0.5)
-    fresh = fresh_questions(terms_of(policy), table)
-    found = verify(terms_of(policy), fresh, table.take(fresh.rows), rng=rng)
+    found = verified(policy, table)
     gains = found.accuracy_difference * 2 * n + found.losses
     assert found.accuracy_difference_ci95 == paired_difference(gains / 2, found.losses / 2, n)
 

@@ -18,7 +18,6 @@ from stopadvisor.certification.verification import (
     fresh_questions,
     questions_seen,
     scorer_of,
-    verify,
 )
 from stopadvisor.ground.errors import PolicyError, ProbeError
 from stopadvisor.probes.outcomes import OpenQuestions
@@ -29,9 +28,9 @@ from stopadvisor.runs.sources import Source
 from stopadvisor.stats.bounds import max_losses
 from stopadvisor.stats.intervals import exact_interval, paired_difference
 from stopadvisor.workload.questions import PARTS, assign_parts
-from tests.frozen import MODEL, drawn_source, frozen, with_groups
+from tests.frozen import MODEL, drawn_source, frozen, verified, with_groups
 from tests.policy_content import family_content, full_budget_content, terms_of, trigger_content
-from tests.populations import POPULATIONS, regraded, renamed, without_gold
+from tests.populations import POPULATIONS, drawn, regraded, without_gold
 from tests.replay import stops
 
 MIXED = POPULATIONS[0]
@@ -42,10 +41,9 @@ def check(
     content: Any, table: OpenQuestions, *, drift: bool = False, **changes: Any
 ) -> Verification:
     """Verify a policy; its permutation tests of drift take most of the time."""
-    terms = terms_of(content if drift else content | {"calibration_features": None})
-    fresh = fresh_questions(terms, table)
-    rng = np.random.default_rng(0)
-    return verify(terms, fresh, table.take(fresh.rows), rng=rng, **changes)
+    return verified(
+        content if drift else content | {"calibration_features": None}, table, **changes
+    )
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +64,17 @@ def of_family(family: str, budgets: tuple[int, ...], threshold: float | None = N
     return family_content(family, threshold) | probed | {"calibration_features": None}
 
 
-def fresh_table(n: int, seed: int, prefix: str = "fresh-") -> OpenQuestions:
-    return renamed(MIXED.draw(n, np.random.default_rng(seed)), prefix)
+def fresh_table(n: int, seed: int) -> OpenQuestions:
+    return drawn(n, seed, "fresh-")
+
+
+def fixed_at_640(*order: float) -> Any:
+    return of_family("confidence", ()) | {
+        "family": FIXED_BUDGET,
+        "decision_threshold": 640.0,
+        **trigger_content(ListedTrigger((640,), 640), family=FIXED_BUDGET),
+        "order": list(order),
+    }
 
 
 # --- Which questions count ------------------------------------------------------------------------
@@ -331,12 +338,7 @@ def test_what_is_counted_by_what_is_right_takes_gold() -> None:
 
 
 def test_a_fixed_budget_stops_at_its_threshold_and_is_looked_at_along_its_order() -> None:
-    content = of_family("confidence", ()) | {
-        "family": FIXED_BUDGET,
-        "decision_threshold": 640.0,
-        **trigger_content(ListedTrigger((640,), 640), family=FIXED_BUDGET),
-        "order": [1024.0, 640.0, 256.0],
-    }
+    content = fixed_at_640(1024.0, 640.0, 256.0)
     table = fresh_table(80, 16)
     column = table.budgets.tolist().index(640)
     found = check(content, table)
@@ -354,12 +356,7 @@ def test_a_fixed_budget_stops_at_its_threshold_and_is_looked_at_along_its_order(
 @pytest.mark.parametrize("archive", [True, False], ids=["archive", "run"])
 def test_a_fixed_budget_loses_against_the_last_checkpoint_of_the_probes(archive: bool) -> None:
     """Not against its own stop, where it would lose nothing and save nothing."""
-    content = of_family("confidence", ()) | {
-        "family": FIXED_BUDGET,
-        "decision_threshold": 640.0,
-        **trigger_content(ListedTrigger((640,), 640), family=FIXED_BUDGET),
-        "order": [640.0],
-    }
+    content = fixed_at_640(640.0)
     content["certificate"] = {**content["certificate"], "reference": "last-checkpoint"}
     table = fresh_table(300, 8)
     probes = table.with_reference("last-checkpoint") if archive else table
