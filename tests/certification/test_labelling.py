@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,14 +14,25 @@ from stopadvisor.answers.grading import Grader
 from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.certification.certify import check_partial, to_choose_by
-from stopadvisor.certification.labelling import GoldGrade, Labelling, at_worst, grade_by
+from stopadvisor.certification.labelling import (
+    GoldGrade,
+    LabelCounts,
+    Labelling,
+    LabelRun,
+    _forms,
+    at_worst,
+    grade_by,
+)
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.outcomes import CalibrationQuestions, OpenQuestions
+from stopadvisor.probes.records import graded_table
 from stopadvisor.rules.losses import LOST, Guarantee
 from stopadvisor.runs.replies import reply_table
+from stopadvisor.runs.verdicts import ungraded
 from stopadvisor.stats.adaptive_labels import AskingPlan
 from stopadvisor.stats.label_sample import most_lost_labelled
 from tests.populations import POPULATIONS, KnownPopulation, regraded, renamed
+from tests.probes.test_records import checkpoint, record
 from tests.rules.test_climb import MIXED, drawn
 from tests.runs.test_replies import recorded
 
@@ -183,3 +196,44 @@ def test_labels_grade_the_replies_of_a_ladder_as_gold_in_its_lines_does(tmp_path
     assert np.array_equal(graded.correct, by_gold.correct)
     assert np.array_equal(graded.full_correct, by_gold.full_correct)
     assert not np.array_equal(graded.correct, questions.correct)
+
+
+# --- Labels of several people ---------------------------------------------------------------------
+
+
+class OneWay(Grader):
+    """Finds two answers equal only if the first one is the longer."""
+
+    def grade(self, task: str, gold: str, answer: str | None) -> bool:
+        return answer is not None and len(gold) >= len(answer) and float(gold) == float(answer)
+
+
+def test_labels_are_settled_where_people_agree_and_count_as_lost_elsewhere() -> None:
+    bare = [
+        ungraded(record(name, gold=None)) for name in ("agreed", "apart", "untold", "alone", "new")
+    ]
+    counted = graded_table([record("own"), *bare[:4]]).as_calibration()
+    records = {each.id: each for each in [record("own"), *bare]}
+    run: Any = SimpleNamespace(labelling=SimpleNamespace(questions=counted), records=records)
+    right = {"agreed": "42", "apart": "42", "untold": "42"}
+    labels: dict[str, dict[str, str | None]] = {
+        "ann": {**right, "alone": "7", "own": "1", "new": "1", "gone": "1"},
+        "bob": {"untold": None, "apart": "43", "agreed": "42.0", "own": "2"},
+    }
+    with OneWay() as grader:
+        known = LabelRun.known(run, labels, grader)
+    told = [None if grade is None else grade.natural for _, grade in sorted(known.grades.items())]
+    assert told == [True, True, None, None, False]
+    assert known.labellers == {"ann": 4, "bob": 3}
+    assert known.disagreeing == ("apart",)
+    state: Any = SimpleNamespace(labels=3.4, saving_pp=1.5)
+    assert known.counts(state) == LabelCounts(1, 4, 2, 1, 1, 3, 1.5)
+
+
+def test_a_reply_without_an_answer_is_not_shown() -> None:
+    replies = (
+        checkpoint(0, answer="none"),
+        checkpoint(64, answer="7"),
+        checkpoint(128, answer="8"),
+    )
+    assert _forms(record("q", checkpoints=replies), {0, 64}) == {"42", "7"}
