@@ -48,7 +48,12 @@ __all__ = [
 ]  # fmt: skip
 
 _FIT, _CALIBRATION = PARTS.index("fit"), PARTS.index("calibration")
-_DEFAULTS: Mapping[str, Any] = {"loss": LOST.name, "also": [], "traces": 1, "on_give_up": "escalate"}
+_DEFAULTS: Mapping[str, Any] = {
+    "loss": LOST.name,
+    "also": [],
+    "traces": 1,
+    "on_give_up": "escalate",
+}
 """Values of settings that a look leaves out."""
 
 
