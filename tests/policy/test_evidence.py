@@ -44,7 +44,7 @@ def test_a_transfer_names_as_fit_questions_what_its_source_saw() -> None:
     [
         ({"calibration_accuracy": 0.9876}, "calibration_accuracy", "a count out of 80"),
         ({"calibration_accuracy": 1.0}, "calibration_accuracy", "at most 1 - calibration_risk"),
-        ({"calibration_risk": 0.0}, "calibration_risk", r"certificate.losses / n \(5 / 80\)"),
+        ({"calibration_risk": 0.0}, "calibration_risk", r"that of the certificate \(0.0625\)"),
         ({"calibration_total_saving_pct": 99.9}, "calibration_total_saving_pct", "a value within"),
         ({"calibration_accuracy": 0.900001}, "calibration_accuracy", "a count out of 80"),
         ({"calibration_think_saving_pct": 100.0001}, "calibration_think_saving_pct", "at most 100"),
@@ -78,31 +78,24 @@ def test_figures_that_cannot_be_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("part", "changes", "message"),
     [
-        ({"bound": "mine"}, "bound': expected one of 'exact'"),
-        ({"multiplicity": "none"}, "multiplicity': expected one of 'fixed-sequence'"),
-        ({"looks_elsewhere": -3}, "looks_elsewhere': expected an integer from 0"),
-        ({"provenance": {"probes_sha256": 1}}, "provenance.probes_sha256': expected"),
-        ({"note": "Certified. Saves 99%."}, "certificate.note' is unknown"),
-        ({"claim": "Certified."}, "certificate.claim' is unknown"),
+        ("certificate", {"bound": "mine"}, "bound': expected one of 'exact'"),
+        ("certificate", {"multiplicity": "none"}, "multiplicity': expected one of 'fixed-seq"),
+        ("certificate", {"looks_elsewhere": -3}, "looks_elsewhere': expected an integer from 0"),
+        ("certificate", {"provenance": {"probes_sha256": 1}}, "provenance.probes_sha256': expec"),
+        ("certificate", {"note": "Certified. Saves 99%."}, "certificate.note' is unknown"),
+        ("certificate", {"claim": "Certified."}, "certificate.claim' is unknown"),
+        ("expected", {"note": 1.0}, "expected.note' is unknown"),
+        ("expected", {"weights": {"decoded": 1.0}}, "expected.weights.prefilled' is missing"),
     ],
 )
-def test_what_a_certificate_says_on_top_is_checked(changes: dict[str, Any], message: str) -> None:
+def test_fields_are_known_and_of_their_types(
+    part: str, changes: dict[str, Any], message: str
+) -> None:
+    whole = {"certificate": certificate_content(), "expected": EXPECTED}
     with pytest.raises(PolicyError, match=message):
-        built(example_content(certificate=certificate_content(**changes)))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"note": 1.0}, "expected.note' is unknown"),
-        ({"weights": {"decoded": 1.0}}, "expected.weights.prefilled' is missing"),
-    ],
-)
-def test_the_fields_of_expected_figures_are_known(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(PolicyError, match=message):
-        built(example_content(expected=EXPECTED | changes))
+        built(example_content(**{part: whole[part] | changes}))
 
 
 def test_what_a_file_leaves_out_because_it_is_null_is_shown_as_null() -> None:
