@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -34,6 +35,7 @@ from tests.policy_content import (
     text_content,
     trigger_content,
 )
+from tests.populations import make_table
 from tests.replay import walked
 
 AT_GRIDS = [family for family in FAMILIES if family != "fixed-budget"]
@@ -66,28 +68,21 @@ def table(n_questions: int, seed: int, *, ragged: bool = False) -> ProbeTable:
         positions = np.cumsum(rng.integers(1, 50, shape), axis=1) - rng.integers(0, 2)
         made = rng.integers(0, len(budgets) + 1, n_questions)
         positions[np.arange(len(budgets)) >= made[:, None]] = NO_PROBE
-    return ProbeTable(
-        ids=tuple(map(str, range(n_questions))),
-        keys=tuple(map(str, range(n_questions))),
-        groups=tuple(map(str, range(n_questions))),
-        tasks=("numeric",) * n_questions,
-        samples=np.zeros(n_questions, dtype=np.int64),
-        categories=(None,) * n_questions,
-        positions=positions,
-        answer_codes=np.where(rng.random(shape) < 0.2, EMPTY_ANSWER, rng.integers(0, 3, shape)),
-        mean_logprob=np.where(rng.random(shape) < 0.1, 0.0, -rng.exponential(0.6, shape)),
-        mean_entropy=rng.exponential(0.6, shape),
+    found = make_table(
+        budgets,
+        correct=np.zeros(shape, dtype=bool),
+        codes=np.where(rng.random(shape) < 0.2, EMPTY_ANSWER, rng.integers(0, 3, shape)),
+        logprob=np.where(rng.random(shape) < 0.1, 0.0, -rng.exponential(0.6, shape)),
+        entropy=rng.exponential(0.6, shape),
         markers=np.cumsum(rng.integers(0, 3, shape), axis=1).astype(np.float64),
         probe_tokens=np.full(shape, 4.0),
-        trace_tokens=lengths,
-        prompt_tokens=np.full(n_questions, 20),
+        trace=lengths,
+        prompt=np.full(n_questions, 20),
+        natural_correct=np.ones(n_questions, dtype=bool) if ragged else None,
         natural_tokens=np.full(n_questions, 9.0) if ragged else None,
-        truncated=np.zeros(n_questions, dtype=np.bool_),
-        suffix_tokens=4,
-        entropy_source="full",
-        reference="natural" if ragged else "last-checkpoint",
-        closed_by_itself=rng.random(shape) < 0.4 if ragged else None,
     )
+    closed = rng.random(shape) < 0.4 if ragged else None
+    return replace(found, positions=positions, closed_by_itself=closed)
 
 
 def check_replay(content: dict[str, Any], probes: ProbeTable, most: int | None = None) -> None:

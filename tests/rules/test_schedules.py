@@ -20,6 +20,7 @@ from stopadvisor.rules.schedules import grid_positions, grid_view, probed_marker
 from stopadvisor.rules.scorer import Scorer
 from tests.policy_content import example_terms, trigger_content
 from tests.populations import FREE_FORM, make_table
+from tests.probes.test_trigger import walked
 
 MARKER = 7
 
@@ -128,18 +129,6 @@ def test_common_positions_are_those_that_all_who_think_on_have(data: st.DataObje
 # --- At markers -----------------------------------------------------------------------------------
 
 
-def triggered(schedule: MarkerTrigger, ids: list[int]) -> list[int]:
-    """Where the online trigger probes a trace."""
-    positions = replace(schedule, markers=((MARKER,),)).start()
-    positions.feed(ids)
-    positions.finish()
-    found = []
-    while (position := positions.next()) is not None:
-        found.append(position)
-        positions.advance()
-    return found
-
-
 @pytest.mark.slow
 @settings(max_examples=60)
 @given(st.data())
@@ -160,7 +149,8 @@ def test_markers_are_probed_where_the_trigger_probes(data: st.DataObject) -> Non
     table = table_of(probes, [len(ids) for ids in traces], markers)
     view = view_at(schedule, table)
     assert view.n_checkpoints <= schedule.most_probes
-    check_view(table, view, [triggered(schedule, ids) for ids in traces])
+    online = replace(schedule, markers=((MARKER,),))
+    check_view(table, view, [walked(online, ids, []) for ids in traces])
 
 
 def test_only_markers_that_count_have_to_be_probed() -> None:
