@@ -117,13 +117,11 @@ class _LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] in _RENAMED and not ctx.resilient_parsing:
-            ctx.fail(f"{args[0]!r} is now: {_RENAMED[args[0]]}")
-        if args[0] not in COMMANDS and not ctx.resilient_parsing:
-            from difflib import get_close_matches
-
-            for near in get_close_matches(args[0], COMMANDS, n=1):
-                ctx.fail(f"No such command {args[0]!r}: did you mean {near!r}?")
+        name, is_typed = args[0], not ctx.resilient_parsing
+        if name in _RENAMED and is_typed:
+            ctx.fail(f"{name!r} is now: {_RENAMED[name]}")
+        if name not in COMMANDS and is_typed and not name.startswith("-"):
+            raise click.exceptions.NoSuchCommand(name, possibilities=COMMANDS, ctx=ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -69,8 +69,8 @@ def to_json(result: DataclassInstance, *, indent: int | None = 1) -> str:
     return json_safe(json.dumps(document, ensure_ascii=False, allow_nan=False, indent=indent))
 
 
-def from_document(kind: type[Result], document: object, where: object) -> Result:
-    """Read a result back; `where` names the document in the error.
+def from_document(kind: type[Result], document: object, where: object, hint: str = "") -> Result:
+    """Read a result back; `where` names the document in the error, which ends in `hint`.
 
     Raises
     ------
@@ -86,6 +86,7 @@ def from_document(kind: type[Result], document: object, where: object) -> Result
         place = ".".join(map(str, first["loc"])) or "the whole"
         raise ProbeError(
             f"{where}: not a {kind.__name__}: {place}: {first['msg']}, got {first['input']!r:.80}"
+            f"{hint}"
         ) from error
 
 

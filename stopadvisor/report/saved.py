@@ -10,7 +10,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 
@@ -48,7 +47,6 @@ __all__ = [
 
 FIGURES = "figures.json"
 
-_Saved = TypeVar("_Saved")
 _LONGEST_TEXT = 1500
 """Longest question text to show, in characters."""
 _MOST_LOST = 12
@@ -312,15 +310,17 @@ def read_report(folder: Path) -> ReportData:
     figures, saved = None, folder / FIGURES
     if saved.exists():
         content = read_object(saved, ProbeError, "; assess again")
-        figures = _parsed(Figures, content, saved, "assess")
+        figures = from_document(Figures, content, saved, "; assess again")
     if figures is None or figures.assessment != _digest(folder):
         raise ProbeError(f"{saved}: belongs to another assessment.json; run {again} again")
-    result = _parsed(AssessedRun, document, file, "assess")
+    result = from_document(AssessedRun, document, file, "; assess again")
     shown = () if figures.lost is None else figures.lost.shown
     thinking = read_thinking(folder, {example.id for example in shown}) if shown else {}
     calibration, remarks = None, figures.remarks
     if (written := read_calibration(folder)) is not None:
-        calibration = _parsed(CalibratedRun, written, folder / CALIBRATION, "calibrate")
+        calibration = from_document(
+            CalibratedRun, written, folder / CALIBRATION, "; calibrate again"
+        )
         if result.alpha not in (None, calibration.alpha):
             remarks += (
                 f"Assessed at alpha = {result.alpha:g}, calibrated at {calibration.alpha:g}: "
@@ -331,10 +331,3 @@ def read_report(folder: Path) -> ReportData:
 
 def _digest(folder: Path) -> str:
     return hashlib.sha256((folder / ASSESSMENT).read_bytes()).hexdigest()
-
-
-def _parsed(kind: type[_Saved], content: object, file: Path, command: str) -> _Saved:
-    try:
-        return from_document(kind, content, file)
-    except ProbeError as error:
-        raise ProbeError(f"{error}; {command} again") from error

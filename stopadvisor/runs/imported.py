@@ -24,7 +24,7 @@ from stopadvisor.workload.questions import Question, Workload, read_workload
 
 __all__ = [
     "IMPORTED", "ImportedDataset", "ImportedLog", "ImportedProbes", "ImportedReplies",
-    "write_dataset", "write_log", "write_recording", "write_replies",
+    "ImportedRun", "write_dataset", "write_log", "write_recording", "write_replies",
 ]  # fmt: skip
 
 IMPORTED = "imported"

@@ -94,8 +94,8 @@ def test_assess_refuses_before_it_probes(
 AT_SERVER = "probe my.jsonl --engine openai --base-url http://h/v1"
 PROBE = "probe my.jsonl --max-think 256 --budgets"
 REFUSALS = {
-    "asses": "No such command 'asses': did you mean 'assess'?",
-    "profile_serving": "did you mean 'profile-serving'?",
+    "asses": "No such command 'asses'. Did you mean 'assess'?",
+    "profile_serving": "Did you mean 'profile-serving'?",
     "samples/sums.jsonl": "No such command 'samples/sums.jsonl'.",
     "--asses": "No such option",
     "diff": "'diff' is now: stopadvisor inspect A B",

@@ -13,7 +13,13 @@ from stopadvisor.report.saved import WrittenPage
 from stopadvisor.report.sheet import Fact, Section, Sheet, Tone
 from stopadvisor.report.words import listed, percent, plural, share, shell_quote
 from stopadvisor.rules.serving_profile import ServingProfile
-from stopadvisor.runs.imported import ImportedDataset, ImportedLog, ImportedProbes, ImportedReplies
+from stopadvisor.runs.imported import (
+    ImportedDataset,
+    ImportedLog,
+    ImportedProbes,
+    ImportedReplies,
+    ImportedRun,
+)
 from stopadvisor.runs.replies import RungReplies
 from stopadvisor.runs.samples import Samples
 
@@ -91,7 +97,7 @@ def import_probes_sheet(probes: ImportedProbes) -> Sheet:
                 f"{probes.n_traces}, {probes.n_truncated} of them cut; at most "
                 f"{probes.max_think} tokens",
             ),
-            ("graded", _graded(probes)),
+            ("graded", _graded(probes, probes.n_traces, "trace")),
             ("model", probes.model or "none: a policy is bound to no model"),
         ),
         command=f"stopadvisor assess {shell_quote(probes.run)}",
@@ -100,16 +106,13 @@ def import_probes_sheet(probes: ImportedProbes) -> Sheet:
 
 def import_replies_sheet(replies: ImportedReplies) -> Sheet:
     """Return the sheet of `import replies`."""
-    graded = plural(replies.n_graded, "label") + " by gold, the others as recorded"
-    if replies.n_ungraded:
-        graded += f"; {plural(replies.n_ungraded, 'question')} with neither"
     return Sheet(
         f"{plural(replies.n_questions, 'question')}, {plural(len(replies.rungs), 'rung')}; the "
         f"reference is {replies.rungs[-1].name}.",
         facts=(
             ("written to", str(replies.run)),
             ("read from", str(replies.source)),
-            ("graded", graded),
+            ("graded", _graded(replies, replies.n_questions, "question")),
         ),
         sections=(_rungs(replies.rungs),),
         command=f"stopadvisor assess {shell_quote(replies.run)}",
@@ -127,12 +130,12 @@ def _rungs(rungs: Sequence[RungReplies]) -> Section:
     return Section("Rungs, in the order of climbing", names, tuple(rows))
 
 
-def _graded(probes: ImportedProbes) -> str:
-    ungraded = probes.n_ungraded
-    if ungraded == probes.n_traces:
+def _graded(run: ImportedRun, lines: int, noun: str) -> str:
+    ungraded = run.n_ungraded
+    if ungraded == lines:
         return "none: a reply will count as right if it agrees with full thinking"
-    text = plural(probes.n_graded, "label") + " by gold, the others as recorded"
-    return f"{text}; {plural(ungraded, 'trace')} with neither" if ungraded else text
+    text = plural(run.n_graded, "label") + " by gold, the others as recorded"
+    return f"{text}; {plural(ungraded, noun)} with neither" if ungraded else text
 
 
 _FIRST = ("fail", "warn", "pass")
