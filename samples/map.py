@@ -26,7 +26,7 @@ from signals import aurocs
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.probes.trajectories import TYPES, classify, trajectory
-from stopadvisor.rules.schedules import grid_view
+from stopadvisor.rules.scorer import grid_view
 from stopadvisor.runs.directory import MANIFEST, PROBES, RunDirectory
 
 SAMPLES = Path(__file__).resolve().parent

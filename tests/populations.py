@@ -32,7 +32,7 @@ from stopadvisor.probes.outcomes import OpenQuestions, Outcomes
 from stopadvisor.probes.table import NO_PROBE, ProbeTable, agreeing, on_grid
 from stopadvisor.probes.trajectories import TYPES
 from stopadvisor.rules.families import LEARNED_FAMILIES
-from stopadvisor.rules.schedules import Schedule
+from stopadvisor.rules.scorer import Schedule
 
 __all__ = [
     "FREE_FORM", "MARKED", "POPULATIONS", "UNSOLVED", "KnownPopulation", "draw_kinds",

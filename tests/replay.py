@@ -18,8 +18,7 @@ from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.probes.table import EMPTY_ANSWER, ProbeTable
 from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger, Trigger
 from stopadvisor.rules.features import LinearModel
-from stopadvisor.rules.schedules import Schedule
-from stopadvisor.rules.scorer import Scorer
+from stopadvisor.rules.scorer import Schedule, Scorer
 from tests.policy_content import example_terms, trigger_content
 
 __all__ = [

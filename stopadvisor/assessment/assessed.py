@@ -14,13 +14,12 @@ from stopadvisor.assessment.choice import FitComparison
 from stopadvisor.assessment.promises import LabelNeed, LabelRow, Promise
 from stopadvisor.assessment.recommendation import Recommendation
 from stopadvisor.ground.results import Shown
-from stopadvisor.probes.table import GradedBy, ProbeTable
+from stopadvisor.probes.table import GradedBy, ProbeTable, grid_positions
 from stopadvisor.probes.trajectories import Share
 from stopadvisor.rules.costs import Weights
 from stopadvisor.rules.losses import Guarantee, LossName
 from stopadvisor.rules.outcomes import StackCost
 from stopadvisor.rules.roofline import Prices
-from stopadvisor.rules.schedules import grid_positions
 from stopadvisor.runs.sources import Source
 from stopadvisor.workload.questions import PartCounts
 

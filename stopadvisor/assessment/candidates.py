@@ -33,8 +33,7 @@ from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger
 from stopadvisor.rules.climb import RUNG_FEATURES, Climb, OnGiveUp, rung_features, rungs_of
 from stopadvisor.rules.families import FIXED_BUDGET, STOP_SCALARS
 from stopadvisor.rules.features import LinearModel
-from stopadvisor.rules.schedules import Schedule, view_at
-from stopadvisor.rules.scorer import Scorer
+from stopadvisor.rules.scorer import Schedule, Scorer, view_at
 from stopadvisor.rules.scores import fit_logistic
 
 __all__ = [

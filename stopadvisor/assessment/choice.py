@@ -30,9 +30,13 @@ from stopadvisor.probes.outcomes import FitQuestions
 from stopadvisor.probes.rungs import known_mean
 from stopadvisor.rules.climb import Climb
 from stopadvisor.rules.costs import Serving, Weights
-from stopadvisor.rules.families import AGREEMENT_FAMILIES, FIXED_BUDGET, display_threshold
+from stopadvisor.rules.families import (
+    AGREEMENT_FAMILIES,
+    FIXED_BUDGET,
+    at_budget,
+    display_threshold,
+)
 from stopadvisor.rules.outcomes import StackCost, serving_costs
-from stopadvisor.rules.schedules import at_budget
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.stats.bounds import unspent
 from stopadvisor.stats.intervals import Interval

@@ -42,13 +42,13 @@ from stopadvisor.ground.errors import CalibrationError, NothingToChoose
 from stopadvisor.policy.shown import promise_of
 from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.probes.outcomes import FitQuestions, GradedTable, require_fit
-from stopadvisor.probes.table import GradedBy
+from stopadvisor.probes.table import GradedBy, grid_positions
 from stopadvisor.probes.trajectories import Profile, profile, trajectory
 from stopadvisor.rules.costs import CACHE_BLOCK, LADDER, Weights
 from stopadvisor.rules.losses import DIFFERS, LOST
 from stopadvisor.rules.outcomes import StackCost, blind_stopping
 from stopadvisor.rules.roofline import Prices
-from stopadvisor.rules.schedules import grid_positions, grid_view
+from stopadvisor.rules.scorer import grid_view
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.intervals import exact_interval
 from stopadvisor.workload.questions import PARTS, SMALLEST_PARTS, PartCounts

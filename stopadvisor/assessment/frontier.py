@@ -21,8 +21,7 @@ from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.table import NO_PROBE
 from stopadvisor.probes.trigger import ListedTrigger
 from stopadvisor.rules.families import FIXED_BUDGET, display_threshold
-from stopadvisor.rules.schedules import grid_view
-from stopadvisor.rules.scorer import Scorer
+from stopadvisor.rules.scorer import Scorer, grid_view
 from stopadvisor.stats.bounds import StopCurve
 
 __all__ = [

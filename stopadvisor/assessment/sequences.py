@@ -21,20 +21,13 @@ from stopadvisor.ground.errors import CalibrationError, ProbeError
 from stopadvisor.ground.progress import tracked
 from stopadvisor.probes.grouping import group_numbers
 from stopadvisor.probes.outcomes import FitQuestions, GradedTable, require_fit
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.table import ProbeTable, commonly_probed, grid_positions, probed_markers
 from stopadvisor.rules.costs import Costing
 from stopadvisor.rules.families import AGREEMENT_FAMILIES, FIXED_BUDGET, RUNG_FAMILIES
 from stopadvisor.rules.features import OPEN_FEATURES, LinearModel, feature_array
 from stopadvisor.rules.losses import Guarantee, Loss
 from stopadvisor.rules.outcomes import Outcome, measure
-from stopadvisor.rules.schedules import (
-    Schedule,
-    commonly_probed,
-    grid_positions,
-    probed_markers,
-    view_at,
-)
-from stopadvisor.rules.scorer import Scorer
+from stopadvisor.rules.scorer import Schedule, Scorer, view_at
 from stopadvisor.rules.scores import fit_logistic, scalar_scores
 from stopadvisor.stats.bounds import StopCurve
 
@@ -132,7 +125,7 @@ class FitData:
 
     @cached_property
     def probed_markers(self) -> int | None:
-        """`schedules.probed_markers` over the questions of all parts."""
+        """`table.probed_markers` over the questions of all parts."""
         parts = (self.table,) if self.others is None else (self.table, self.others)
         counts = [count for part in parts if (count := probed_markers(part)) is not None]
         return min(counts, default=None)

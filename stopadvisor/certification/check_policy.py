@@ -31,7 +31,7 @@ from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.trigger import MarkerTrigger
 from stopadvisor.rules.costs import Serving, Weights
 from stopadvisor.rules.losses import DIFFERS
-from stopadvisor.rules.schedules import view_at
+from stopadvisor.rules.scorer import view_at
 from stopadvisor.runs.access import PolicyCheck, record_check
 from stopadvisor.runs.archives import names_questions
 from stopadvisor.runs.imported import IMPORTED

@@ -26,8 +26,7 @@ from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.features import LOGPROB_FEATURES, LinearModel
 from stopadvisor.rules.losses import DIFFERS, LOSSES
 from stopadvisor.rules.outcomes import measure
-from stopadvisor.rules.schedules import Schedule, grid_view
-from stopadvisor.rules.scorer import Scorer
+from stopadvisor.rules.scorer import Schedule, Scorer, grid_view
 from stopadvisor.runs.archives import names_questions
 from stopadvisor.stats.intervals import exact_interval, paired_difference
 

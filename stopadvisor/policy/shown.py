@@ -23,9 +23,8 @@ from stopadvisor.policy.terms import (
     TriggerTerms,
     trigger_of,
 )
-from stopadvisor.rules.families import FIXED_BUDGET
+from stopadvisor.rules.families import FIXED_BUDGET, at_budget
 from stopadvisor.rules.losses import LOST
-from stopadvisor.rules.schedules import at_budget
 from stopadvisor.workload.questions import PartCounts
 
 __all__ = [

@@ -21,7 +21,7 @@ from stopadvisor.probes.rungs import Rungs
 
 __all__ = [
     "EMPTY_ANSWER", "NO_PROBE", "GradedBy", "ProbeTable", "Reference", "agreeing", "answer_codes",
-    "on_grid", "row_numbers",
+    "commonly_probed", "grid_positions", "on_grid", "probed_markers", "row_numbers",
 ]  # fmt: skip
 
 Reference = Literal["natural", "last-checkpoint"]
@@ -188,6 +188,18 @@ class ProbeTable:
         """
         return np.maximum(self._rows[:, np.asarray(schedule, dtype=np.int64)], 0)
 
+    def columns_of(self, wanted: IntArray) -> IntArray:
+        """Column of each position, -1 if there is none; `wanted` is (n_questions, n_wanted)."""
+        n, m = self.positions.shape
+        width = int(max(self.positions.max(initial=0), wanted.max(initial=0))) + 2
+        rows = np.arange(n)[:, None] * width
+        # Padding follows the last probe; as the largest number of its row it keeps the row sorted.
+        have = np.where(self.positions == NO_PROBE, width - 1, self.positions) + rows
+        index = np.searchsorted(have.ravel(), np.maximum(wanted, 0) + rows)
+        index = np.minimum(index, n * m - 1)
+        found = (have.ravel()[index] == wanted + rows) & (wanted != NO_PROBE)
+        return np.where(found, index % m, -1)
+
     @property
     def live(self) -> BoolArray:
         """Where a probe happens online: there is one, and the trace is not over yet."""
@@ -321,6 +333,39 @@ class ProbeTable:
         else:
             changes["positions"] = on_grid(budgets, self.n_questions)
         return replace(self, **changes)
+
+
+def grid_positions(table: ProbeTable) -> tuple[int, ...]:
+    """Positions at which every question still thinking was probed; all budgets of a grid."""
+    if table.is_grid and table.n_questions:
+        return tuple(table.budgets.tolist())
+    live = table.live
+    positions, probed = np.unique(table.positions[live], return_counts=True)
+    thinking = table.n_questions - np.searchsorted(
+        np.sort(table.trace_tokens), positions, side="right"
+    )
+    return tuple(positions[probed == thinking].tolist())
+
+
+def commonly_probed(table: ProbeTable, positions: Sequence[int]) -> tuple[int, ...]:
+    """Those of the positions at which every question still thinking was probed."""
+    wanted = on_grid(positions, table.n_questions)
+    goes_on = table.trace_tokens[:, None] > wanted
+    there = (~goes_on | (table.columns_of(wanted) >= 0)).all(axis=0)
+    return tuple(np.array(positions, dtype=np.int64)[there].tolist())
+
+
+def probed_markers(table: ProbeTable) -> int | None:
+    """Largest N such that every trace was probed at its first N markers; None if at all of them."""
+    if table.marker_positions is None:
+        raise ProbeError("these traces were not searched for markers")
+    wanted = table.marker_positions
+    there = wanted != NO_PROBE
+    missing = there & (table.columns_of(wanted) < 0)
+    if not missing.any():
+        return None
+    first = np.where(missing.any(axis=1), missing.argmax(axis=1), wanted.shape[1])
+    return int(first.min())
 
 
 def agreeing(codes: IntArray, full: IntArray | None = None) -> BoolArray:

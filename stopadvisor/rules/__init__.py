@@ -2,5 +2,5 @@
 
 __all__ = [
     "climb", "costs", "drift", "families", "features", "losses", "model_shape", "outcomes",
-    "roofline", "schedules", "scorer", "scores", "serving_profile",
+    "roofline", "scorer", "scores", "serving_profile",
 ]  # fmt: skip

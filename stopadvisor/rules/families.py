@@ -9,7 +9,7 @@ import math
 
 __all__ = [
     "AGREEMENT_FAMILIES", "FAMILIES", "FIXED_BUDGET", "LEARNED_FAMILIES", "RUNG_FAMILIES",
-    "SCALAR_FAMILIES", "STOP_SCALARS", "display_threshold", "rule_name",
+    "SCALAR_FAMILIES", "STOP_SCALARS", "at_budget", "display_threshold", "rule_name",
 ]  # fmt: skip
 
 SCALAR_FAMILIES = ("confidence", "entropy", "run-stability", "confidence-leap")
@@ -49,6 +49,11 @@ def display_threshold(family: str, linear: float) -> float:
         small = math.exp(-abs(linear))  # cannot overflow, and both tails stay exact
         return (1.0 if linear >= 0 else small) / (1.0 + small)
     return linear
+
+
+def at_budget(position: int) -> str:
+    """Where a fixed budget stops, in words."""
+    return f"at {position} thinking tokens, without a probe before"
 
 
 def rule_name(family: str) -> str:

@@ -1,4 +1,7 @@
-"""A rule without its threshold: it turns probes into scores, stops and costs."""
+"""A rule without its threshold: its view of the table, its scores, stops and costs.
+
+The view holds the same questions with only the rule's own probes; all else is computed on it.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,22 @@ from typing import TypeVar
 import numpy as np
 
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.ground.errors import ProbeError
+from stopadvisor.probes.table import NO_PROBE, ProbeTable, grid_positions, on_grid
+from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger, Trigger
+from stopadvisor.rules.climb import Climb
 from stopadvisor.rules.costs import Asking, Costing, stopped_counts
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.features import LinearModel, feature_array
-from stopadvisor.rules.schedules import Schedule, view_at
 from stopadvisor.rules.scores import scalar_scores
 from stopadvisor.stats.bounds import StopCurve
 
-__all__ = ["Scorer"]
+__all__ = ["Schedule", "Scorer", "grid_view", "view_at"]
 
 Table = TypeVar("Table", bound=ProbeTable)
+
+Schedule = Trigger | Climb
+"""Where a rule probes, or which replies it asks for."""
 
 _CERTAIN = sys.float_info.max
 """A score that reaches every threshold."""
@@ -82,3 +90,88 @@ class Scorer:
         """Cost of each question for each place of stopping, (n_questions, n_probes + 1)."""
         counts = stopped_counts(view, costing.serving, asking=self.asking)
         return counts.weighed(costing.weights)
+
+
+# --- Views ----------------------------------------------------------------------------------------
+
+
+def view_at(schedule: Schedule, table: Table) -> Table:
+    """The table at a rule's own probes.
+
+    Raises
+    ------
+    ProbeError
+        A question was not probed where the rule probes it, or its markers were not recorded.
+    """
+    if isinstance(schedule, Climb):
+        return schedule.view(table)
+    if isinstance(schedule, MarkerTrigger):
+        return _at_markers(schedule, table)
+    positions = schedule.positions
+    if table.is_grid and table.n_questions:
+        budgets = table.budgets.tolist()
+        if set(positions) <= set(budgets):
+            if len(budgets) == len(positions):
+                return table
+            return table.select([budgets.index(p) for p in positions])
+    wanted = on_grid(positions, table.n_questions)
+    live = table.trace_tokens[:, None] > wanted
+    return table.at(_columns(table, wanted, live), positions)
+
+
+def _at_markers(trigger: MarkerTrigger, table: Table) -> Table:
+    """The table at each question's own markers."""
+    if table.marker_positions is None:
+        raise ProbeError(
+            "a marker schedule needs probes at markers, and these traces were not searched "
+            "for any: probe with --schedule marker"
+        )
+    markers, stop_at = table.marker_positions, trigger.stop_at
+    keep = np.zeros(markers.shape, dtype=bool)
+    last = np.zeros(len(markers), dtype=np.int64)
+    made = np.zeros(len(markers), dtype=np.int64)
+    counted = markers.shape[1] if trigger.max_markers is None else trigger.max_markers
+    for j in range(min(counted, markers.shape[1])):  # each choice depends on the one before
+        here = markers[:, j]
+        keep[:, j] = (here != NO_PROBE) & (here - last >= trigger.min_gap)
+        keep[:, j] &= made < trigger.max_probes
+        if stop_at is not None:
+            keep[:, j] &= here < stop_at
+        last = np.where(keep[:, j], here, last)
+        made += keep[:, j]
+    wanted = np.where(keep, markers, NO_PROBE)
+    if stop_at is not None:
+        end = np.where(table.trace_tokens > stop_at, stop_at, NO_PROBE)
+        wanted = np.column_stack([wanted, end])
+    wanted = _packed(wanted)
+    return table.at(_columns(table, wanted, wanted != NO_PROBE))
+
+
+def grid_view(table: Table) -> Table:
+    """The table at its `grid_positions`."""
+    positions = grid_positions(table)
+    if not positions:
+        raise ProbeError(
+            "these questions share no position at which all of them still thinking were probed"
+        )
+    return view_at(ListedTrigger(positions), table)
+
+
+def _columns(table: ProbeTable, wanted: IntArray, live: BoolArray) -> IntArray:
+    """Column of each wanted position, -1 if no probe happens there; (n_questions, n_wanted)."""
+    columns = np.where(live, table.columns_of(wanted), -1)
+    missing = live & (columns < 0)
+    if missing.any():
+        row, column = (int(k) for k in np.argwhere(missing)[0])
+        raise ProbeError(
+            f"question {table.ids[row]!r} was not probed at {int(wanted[row, column])} thinking "
+            "tokens, where this rule probes it"
+        )
+    return columns
+
+
+def _packed(positions: IntArray) -> IntArray:
+    """Pack positions to the left and drop columns that no row needs, but keep one."""
+    order = np.argsort(positions == NO_PROBE, axis=1, kind="stable")
+    most = max(1, int((positions != NO_PROBE).sum(axis=1).max(initial=0)))
+    return np.take_along_axis(positions, order, axis=1)[:, :most]

@@ -21,7 +21,7 @@ from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.table import NO_PROBE
 from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger
 from stopadvisor.rules.families import FIXED_BUDGET, STOP_SCALARS
-from stopadvisor.rules.schedules import view_at
+from stopadvisor.rules.scorer import view_at
 from tests.populations import POPULATIONS, KnownPopulation, regraded
 
 FREE_FORM = POPULATIONS[3]

@@ -28,8 +28,7 @@ from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger
 from stopadvisor.rules.costs import PAPER_WEIGHTS, full_counts, stopped_counts
 from stopadvisor.rules.families import AGREEMENT_FAMILIES, FIXED_BUDGET, SCALAR_FAMILIES
 from stopadvisor.rules.losses import LOST, Guarantee
-from stopadvisor.rules.schedules import Schedule
-from stopadvisor.rules.scorer import Scorer
+from stopadvisor.rules.scorer import Schedule, Scorer
 from stopadvisor.rules.scores import fit_logistic
 from stopadvisor.stats.bounds import StopCurve
 from tests import populations

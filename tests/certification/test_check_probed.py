@@ -9,8 +9,8 @@ import pytest
 from stopadvisor.certification.check_policy import check_probed
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import Policy, load_policy
+from stopadvisor.probes.table import grid_positions
 from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger, Trigger, stride
-from stopadvisor.rules.schedules import grid_positions
 from stopadvisor.runs.sources import Source, open_source
 from tests.policy_content import family_content, policy_from, trigger_content
 from tests.replay import POLICIES, committed_run

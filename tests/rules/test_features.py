@@ -17,7 +17,7 @@ from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.table import EMPTY_ANSWER
 from stopadvisor.rules.families import STOP_SCALARS, display_threshold, rule_name
 from stopadvisor.rules.features import AUDIT_FEATURES, FEATURES, POSITION_FEATURES, feature_array
-from stopadvisor.rules.schedules import grid_view
+from stopadvisor.rules.scorer import grid_view
 from stopadvisor.rules.scores import scalar_scores
 from tests.populations import FREE_FORM, POPULATIONS, with_own_positions
 

@@ -14,10 +14,9 @@ from stopadvisor.ground.errors import ProbeError
 from stopadvisor.policy.consistency import check_trigger
 from stopadvisor.policy.terms import trigger_of
 from stopadvisor.probes.outcomes import OpenQuestions
-from stopadvisor.probes.table import NO_PROBE
+from stopadvisor.probes.table import NO_PROBE, grid_positions, probed_markers
 from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger, Trigger, stride
-from stopadvisor.rules.schedules import grid_positions, grid_view, probed_markers, view_at
-from stopadvisor.rules.scorer import Scorer
+from stopadvisor.rules.scorer import Scorer, grid_view, view_at
 from tests.policy_content import example_terms, trigger_content
 from tests.populations import FREE_FORM, make_table
 from tests.probes.test_trigger import walked
