@@ -1,6 +1,6 @@
 """Script of a process that grades one answer after another, so that a hanging one can be killed.
 
-``worker.py`` starts it: without arguments it compares mathematical answers, with
+``grading.py`` starts it: without arguments it compares mathematical answers, with
 ``MODULE:FUNCTION`` it calls a user's function.  It writes ``+`` once it is ready, or ``!`` and why
 it cannot start.  Then it reads one JSON request per line from standard input and writes a short
 reply to each: ``1`` for right, ``0`` for wrong; for a user's function also ``?`` and why it cannot

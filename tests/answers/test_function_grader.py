@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stopadvisor.answers import grader_process, worker
+from stopadvisor.answers import grader_process, grading
 from stopadvisor.answers.grading import FunctionGrader, Graders, open_graders
 from stopadvisor.ground.errors import EngineError, GraderError
 
@@ -212,7 +212,7 @@ def test_an_interrupted_request_leaves_no_late_reply(monkeypatch: pytest.MonkeyP
 
     with FunctionGrader("mine:same") as grader:
         with monkeypatch.context() as patch:
-            patch.setattr(worker, "_read", interrupted)
+            patch.setattr(grading, "_read", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 grader.grade_many(items("7"), ["Q"])
         assert grader.grade_many(items("8"), ["Q"]) == [False]

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stopadvisor.answers import grading, worker
+from stopadvisor.answers import grading
 from stopadvisor.answers.grading import Grader
 from stopadvisor.answers.normal_form import normalize
 from stopadvisor.ground.errors import StopAdvisorError
@@ -119,7 +119,7 @@ def test_identical_items_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> N
         asked.append((request["gold"], *request["answers"]))
         return b"1"
 
-    monkeypatch.setattr(worker.Worker, "ask", ask)
+    monkeypatch.setattr(grading._Worker, "ask", ask)
     with Grader() as grader:
         item = ("math", "x+1", "1+x")
         assert grader.grade_many([item] * 3) == [True] * 3

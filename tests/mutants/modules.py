@@ -67,8 +67,8 @@ EQUIVALENT: dict[str, str] = {
     "answers/grader_process : 4 << 30 ->": "with more memory it grades the same",
     "answers/grader_process : _MOST_SHOWN = 300 ->": "one character more is fine",
     "answers/grading : _MOST_WORKERS = 64 ->": "one process more is fine",
-    "answers/worker : _START_SECONDS = 120.0 ->": "twelve seconds more are fine",
-    "answers/worker : WALL_PER_CPU_SECOND = 10.0 ->": "one second more is fine",
+    "answers/grading : _START_SECONDS = 120.0 ->": "twelve seconds more are fine",
+    "answers/grading : _WALL_PER_CPU_SECOND = 10.0 ->": "one second more is fine",
     "assessment/promises label_needs.mean: rng.random(n) < share ->": (
         "a draw equals a share with probability 0"
     ),
