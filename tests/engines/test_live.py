@@ -23,6 +23,7 @@ from stopadvisor.serving.eligibility import CoveredRequest
 from stopadvisor.serving.metrics import Metrics, RequestRecord
 from stopadvisor.serving.responder import ChatReply, Responder, Sender, TextStream
 from tests.engines.fake_server import Story, ids_of, words
+from tests.engines.test_openai_online import CLOSER, LENGTH, NEVER, THINKING, VISIBLE
 from tests.policy_content import (
     family_content,
     full_budget_content,
@@ -30,12 +31,6 @@ from tests.policy_content import (
     trigger_content,
 )
 from tests.serving.vllm.fake_engine import FACTS, QUESTION, FakeEngine, bound_at, policy_of
-
-THINKING = ids_of(Story().thinking)
-LENGTH = len(THINKING)
-CLOSER = len(words().closer.ids)
-VISIBLE = CLOSER + len(ids_of(Story().visible)) + 1
-NEVER: dict[str, Any] = {"decision_threshold": 9.0, "threshold": 9.0}
 
 
 @dataclass

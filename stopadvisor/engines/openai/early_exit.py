@@ -66,30 +66,23 @@ class PolicyService:
                 "does not hold there; serve the model with a longer context"
             )
 
-    async def answer(
-        self,
-        request: Request,
-        *,
-        prompt_ids: Sequence[int] | None = None,
-        replica: int | None = None,
-    ) -> Reply:
-        """Answer one request; see `live` for the parameters."""
-        live = self.live(request, prompt_ids=prompt_ids, replica=replica)
-        return self.reply(request.task, await live.answer())
+    async def answer(self, request: Request, *, prompt_ids: Sequence[int] | None = None) -> Reply:
+        """Answer one request; pass `prompt_ids` if they are known."""
+        answered = await self.live(request, prompt_ids=prompt_ids).answer()
+        return self.reply(request.task, answered)
 
     def live(
         self,
         request: Request,
         *,
         prompt_ids: Sequence[int] | None = None,
-        replica: int | None = None,
         observer: Observer | None = None,
         shadow: bool = False,
     ) -> LiveRequest:
         """Return a request that is ready to be answered.
 
-        Pass `prompt_ids` if they are known, and `replica` to choose the server.  With an observer
-        that `shows`, all thinking is streamed.  In its `shadow` the policy never stops.
+        Pass `prompt_ids` if they are known.  With an observer that `shows`, all thinking is
+        streamed.  In its `shadow` the policy never stops.
         """
         prompt_ids = prompt_ids or self.model.chat.prompt_ids(request.prompt.messages)
         if self.model.thinking_room(prompt_ids, self.plan) < self.plan.max_think:
@@ -99,12 +92,9 @@ class PolicyService:
             )
             if remark not in self.remarks:
                 self.remarks.append(remark)
-        if replica is None:
-            replica = self.model.client.assign_replica()
-        trace = self.model.begin(prompt_ids, request.prompt, self.plan, replica=replica)
         return LiveRequest(
             self.model,
-            trace,
+            self.model.begin(prompt_ids, request.prompt, self.plan),
             self.rule,
             request.task,
             observer,

@@ -147,8 +147,7 @@ class OpenAiEngine(ChatEngine):
     async def _question(self, prompt: Prompt, plan: ProbePlan, slots: anyio.Semaphore) -> RawTrace:
         """Generate one trace, or read a recorded one, then run all its probes concurrently."""
         model = self.served_model
-        replica = model.client.assign_replica()
-        trace = model.begin(model.chat.prompt_ids(prompt.messages), prompt, plan, replica=replica)
+        trace = model.begin(model.chat.prompt_ids(prompt.messages), prompt, plan)
         if prompt.recorded is None:
             async with slots:
                 await model.extend(trace)

@@ -85,18 +85,11 @@ class ServedModel:
         """Return the K of an entropy source; ``full`` is the whole vocabulary."""
         return entropy_top_k(entropy) or self.stops.vocabulary
 
-    def begin(
-        self,
-        prompt_ids: Sequence[int],
-        prompt: Prompt,
-        plan: ProbePlan,
-        *,
-        replica: int | None = None,
-    ) -> Trace:
-        """Return an empty trace; `replica` as in `Client.assign_replica`."""
+    def begin(self, prompt_ids: Sequence[int], prompt: Prompt, plan: ProbePlan) -> Trace:
+        """Return an empty trace, assigned to one of the servers."""
         room = self.thinking_room(prompt_ids, plan)
         end = TraceEnd(self.chat.closer.ids, self.stop_ids, room, plan.answer_cap)
-        return Trace(prompt_ids, prompt, plan, replica, end)
+        return Trace(prompt_ids, prompt, plan, self.client.assign_replica(), end)
 
     def think(self, trace: Trace, grown: Grown | None, *, needs_ids: bool) -> ResumedThinking:
         """See `live.Backend`; nothing is generated before `reach` asks for it."""

@@ -303,13 +303,8 @@ class Gateway:
                     self.metrics,
                     between=self.settings.timeouts.between,
                 )
-                live = service.live(
-                    asked,
-                    prompt_ids=prompt_ids,
-                    replica=0,
-                    observer=responder,
-                    shadow=record.route == "shadow",
-                )
+                shadow = record.route == "shadow"
+                live = service.live(asked, prompt_ids=prompt_ids, observer=responder, shadow=shadow)
                 record.upstream = upstream.number
                 try:
                     async with asyncio.timeout_at(request.ends):
@@ -384,7 +379,7 @@ async def _finish(
     """Answer a stopped request again, with full thinking and the same seed."""
     with bound.used() as service:
         full = replace(service, rule=None)
-        whole = await full.answer(asked, prompt_ids=answered.trace.prompt_ids, replica=0)
+        whole = await full.answer(asked, prompt_ids=answered.trace.prompt_ids)
     return FullThinking(whole.text, whole.think_tokens + whole.visible_tokens)
 
 
