@@ -221,39 +221,40 @@ def read_recorded(chat: Chat, trace: Trace) -> None:
 def make_reply(
     task: str,
     stops: AnswerStops,
+    trace: Trace,
     stop: Stop | None,
-    served: ForcedAnswer | Sequence[int] | None,
-    thinking: Sequence[int],
+    served: ForcedAnswer | Sequence[int] = (),
     *,
-    cut: bool,
     started: float,
-    **counts: int,
+    n_probes: int,
 ) -> Reply:
-    """Build the reply to a request; without `stop` the trace ended by itself or was `cut`.
+    """Build the reply to a request; without `stop` the trace ended by itself or was cut.
 
-    `served` is the forced answer of a stop, or the tokens after the closer (the model's or ours);
-    None if thinking was never closed.
+    At a stop `served` is the forced answer, or the visible one's tokens.
     """
-    assert stop is None or served is not None
-    text, answer, visible_tokens = None, None, 0
+    end, text, answer, visible_tokens = trace.end, None, None, 0
+    thought = len(trace.ids) if end.thinking < 0 else end.thinking
     if isinstance(served, ForcedAnswer):
         text = served.text
         answer = extract_forced(task, text) or None
-    elif served is not None:
-        text = stops.visible_text(served)
+    elif stop is not None or end.closed:
+        ids = trace.visible if stop is None else served
+        text = stops.visible_text(ids)
         answer = extract_natural(task, text)
-        visible_tokens = len(stops.chat.closer.ids) + len(served)
+        visible_tokens = len(stops.chat.closer.ids) + len(ids)
     return Reply(
         text=text,
         answer=answer,
         stopped_at=None if stop is None else stop.index,
         budget=None if stop is None else stop.position,
+        prompt_tokens=len(trace.prompt_ids),
+        think_tokens=thought,
+        probe_tokens=trace.probe_tokens,
         visible_tokens=visible_tokens,
+        n_probes=n_probes,
         seconds=time.perf_counter() - started,
-        finish="stopped" if stop is not None else ("length" if cut else "stop"),
-        thinking=stops.chat.decode(thinking),
-        climbed=None,
-        **counts,
+        finish="stopped" if stop is not None else ("length" if end.cut else "stop"),
+        thinking=stops.chat.decode(trace.ids[: thought if stop is None else stop.position]),
     )
 
 

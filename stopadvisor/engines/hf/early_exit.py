@@ -80,9 +80,7 @@ class _Serving:
         self._batch.step()
         stopped = self._probe(self._batch)
         ended = [trace for trace in self._open if trace.end.over]
-        return stopped + [
-            self._reply(trace, trace.visible if trace.end.closed else None) for trace in ended
-        ]
+        return stopped + [self._reply(trace) for trace in ended]
 
     def give_up(self) -> str:
         """Free the batch; describe what did not fit."""
@@ -132,7 +130,8 @@ class _Serving:
             trace, (stop, answer) = batch.traces[branch.row], stopped[branch.row]
             trace.end.over = True
             served = written[number] if self.plan.on_stop == "answer" else answer
-            replies.append(self._reply(trace, served, stop))
+            assert served is not None  # a session that stops without a probe wants a visible answer
+            replies.append(self._reply(trace, stop, served))
         return replies
 
     def _due(
@@ -157,21 +156,16 @@ class _Serving:
         return due
 
     def _reply(
-        self, trace: Trace, served: ForcedAnswer | Sequence[int] | None, stop: Stop | None = None
+        self, trace: Trace, stop: Stop | None = None, served: ForcedAnswer | Sequence[int] = ()
     ) -> tuple[int, Reply]:
         """Build a reply; without `stop` the trace ended by itself."""
-        state, end = self._open.pop(trace), trace.end
-        length = end.thinking if end.thinking >= 0 else len(trace.ids)
+        state = self._open.pop(trace)
         return state.index, make_reply(
             state.request.task,
             self.model.stops,
+            trace,
             stop,
             served,
-            trace.ids[: length if stop is None else stop.position],
-            cut=end.cut,
             started=state.started,
-            prompt_tokens=len(trace.prompt_ids),
-            think_tokens=length,
-            probe_tokens=trace.probe_tokens,
             n_probes=state.session.probes,
         )

@@ -106,19 +106,13 @@ class PolicyService:
 
     def reply(self, task: str, answered: LiveAnswer) -> Reply:
         """Return the reply to a request; it has no answer if the trace was cut."""
-        trace, stop = answered.trace, answered.stop
-        visible = trace.visible if trace.end.closed else None
         return make_reply(
             task,
             self.model.stops,
-            stop,
-            answered.forced or (visible if stop is None else answered.written),
-            trace.ids[: answered.thinking],
-            cut=trace.end.cut,
+            answered.trace,
+            answered.stop,
+            answered.forced or answered.written,
             started=answered.started,
-            prompt_tokens=len(trace.prompt_ids),
-            think_tokens=len(trace.ids) if trace.end.thinking < 0 else trace.end.thinking,
-            probe_tokens=trace.probe_tokens,
             n_probes=answered.probes,
         )
 

@@ -15,7 +15,7 @@ from stopadvisor.ground.errors import EngineError
 from stopadvisor.probes.asking import Prompt
 from stopadvisor.serving.vllm.engine_model import EngineModel
 from tests.engines.fake_server import Story
-from tests.engines.test_live import NEVER
+from tests.engines.test_openai_online import NEVER
 from tests.serving.vllm.fake_engine import QUESTION, FakeEngine, bound_at, policy_of
 from tests.serving.vllm.test_route import asked, client_of
 

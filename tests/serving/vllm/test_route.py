@@ -23,7 +23,7 @@ from stopadvisor.serving.serve_settings import AuditSettings
 from stopadvisor.serving.vllm import route as route_module
 from stopadvisor.serving.vllm.route import PolicyRoute
 from tests.engines.fake_server import Story
-from tests.engines.test_live import LENGTH, NEVER
+from tests.engines.test_openai_online import LENGTH, NEVER
 from tests.serving.gateways import WATCHED, Answer
 from tests.serving.vllm.fake_engine import (
     FACTS,
