@@ -117,7 +117,9 @@ class RandomQwen3:
         self.prompts = [rng.integers(0, self.vocabulary, n).tolist() for n in lengths]
         self.suffix: list[int] = rng.integers(0, self.vocabulary, SUFFIX).tolist()
         # Nothing ends an answer, and no text is asked for: the cap alone counts.
-        chat: Any = SimpleNamespace(decode=lambda ids, special=False: "")
+        chat: Any = SimpleNamespace(
+            decode=lambda ids, special=False: "", suffix_ids=lambda cue: self.suffix
+        )
         self.stops = AnswerStops(chat, np.zeros(self.vocabulary, dtype=np.uint8))
         self.branches = [Branch(row, at) for row in range(questions) for at in shape.budgets]
 
@@ -175,9 +177,8 @@ class RandomQwen3:
     ) -> list[ForcedAnswer]:
         """Answer all branches at once; `consume` as when traces are collected."""
         at = self.branches if branches is None else branches
-        return probe_branches(
-            self.runner, kept, at, self.suffix, self.stops, cap=cap, consume=consume
-        )
+        plan = ProbePlan((), cue="", cap=cap)
+        return probe_branches(self.runner, kept, at, self.stops, plan, consume=consume)
 
     def in_line(self, cap: int) -> Probes:
         """Stop one request at each budget, probe it and go on."""

@@ -279,9 +279,7 @@ def test_a_trace_goes_on_unmodified_after_a_probe(
             while probed.steps < budget:
                 probed.step()
             branches = [Branch(0, budget), Branch(1, budget)]
-            answers = probe_branches(
-                engine.runner, probed.kept, branches, suffix, engine.stops, cap=at.cap
-            )
+            answers = probe_branches(engine.runner, probed.kept, branches, engine.stops, at)
             prefix = [*start[1], *whole.traces[1].ids[:budget], *suffix]
             plain = random_reference.forced(prefix, len(answers[1].ids))
             assert answers[1].ids == plain.ids

@@ -22,6 +22,7 @@ from stopadvisor.engines.hf.cache import KeptCache, Runner, additive
 from stopadvisor.engines.hf.sampler import Sampler
 from stopadvisor.engines.sampling import entropy_top_k
 from stopadvisor.ground.errors import EngineError, ModelError
+from stopadvisor.probes.asking import ProbePlan
 
 __all__ = [
     "MOST_AT_ONCE",
@@ -53,19 +54,16 @@ def probe_branches(
     runner: Runner,
     kept: KeptCache,
     branches: Sequence[Branch],
-    suffix_ids: Sequence[int],
     stops: AnswerStops,
+    plan: ProbePlan,
     *,
-    cap: int,
-    entropy: str = "full",
     consume: bool = False,
 ) -> list[ForcedAnswer]:
     """Decode a forced answer on every branch, greedily, and leave the kept cache unchanged.
 
-    `suffix_ids` (closer and cue, or an open cue alone) follow every prefix; `stops` are the rules
-    for that cue.  With `consume` the cache may be destroyed, and finished rows free their memory.
-    Means are over the answer's tokens without the one that ended it (EOS, newline, or the brace
-    that closed the box), unless it is the only one.
+    With `consume` the cache may be destroyed, and finished rows free their memory.  Means are over
+    the answer's tokens without the one that ended it (EOS, newline, or the brace that closed the
+    box), unless it is the only one.
 
     The entropy is that of the next-token distribution in nats.  With ``top-k:K`` it is
     ``-sum(p * log p)`` over the raw probabilities of the K likeliest tokens, as from a server that
@@ -73,10 +71,12 @@ def probe_branches(
     """
     if not branches:
         return []
+    suffix_ids, cap = stops.chat.suffix_ids(plan.cue), plan.cap
     grid = _Grid(runner, kept, branches, len(suffix_ids), cap, consume=consume)
-    answers = [AnswerTokens(stops) for _ in branches]
+    rules = stops.after_cue(plan.cue)
+    answers = [AnswerTokens(rules) for _ in branches]
     measured = np.zeros((len(branches), cap, 3))  # log-probability, entropy, tail mass
-    top_k = entropy_top_k(entropy)
+    top_k = entropy_top_k(plan.entropy)
     logits = grid.open(suffix_ids)
     for step in range(cap):
         tokens, figures = _statistics(logits, top_k)
@@ -104,11 +104,9 @@ def probe_in_chunks(
     runner: Runner,
     kept: KeptCache,
     branches: Sequence[Branch],
-    suffix_ids: Sequence[int],
     stops: AnswerStops,
+    plan: ProbePlan,
     *,
-    cap: int,
-    entropy: str = "full",
     at_once: int = MOST_AT_ONCE,
 ) -> list[ForcedAnswer]:
     """Call `probe_branches` on chunks of `at_once` branches per row; destroys the cache."""
@@ -128,10 +126,8 @@ def probe_in_chunks(
             runner,
             kept,
             [Branch(present.index(branches[n].row), branches[n].tokens) for n in chunk],
-            suffix_ids,
             stops,
-            cap=cap,
-            entropy=entropy,
+            plan,
             consume=last,
         )
         answers.update(zip(chunk, forced, strict=True))

@@ -102,16 +102,9 @@ class _Serving:
     def _probe(self, batch: RollingBatch) -> list[tuple[int, Reply]]:
         """Probe where sessions ask for it, and reply where they stop."""
         stopped: dict[int, tuple[Stop, ForcedAnswer | None]] = {}
-        suffix, stops = self.model.chat.suffix_ids(self.plan.cue), self.model.stops
         while due := self._due(batch, stopped):
             answers = probe_branches(
-                self.model.runner,
-                batch.kept,
-                due,
-                suffix,
-                stops.after_cue(self.plan.cue),
-                cap=self.plan.cap,
-                entropy=self.plan.entropy,
+                self.model.runner, batch.kept, due, self.model.stops, self.plan
             )
             for branch, forced in zip(due, answers, strict=True):
                 trace = batch.traces[branch.row]

@@ -181,15 +181,7 @@ class HfEngine(LocalModel, ChatEngine):
             for row, (where, trace) in enumerate(zip(positions, group.traces, strict=True))
             for at in sorted({min(position, trace.end.thinking) for position in where.probed})
         ]
-        answers = probe_in_chunks(
-            self.runner,
-            group.kept,
-            branches,
-            self.suffix_ids(plan.cue),
-            self.stops.after_cue(plan.cue),
-            cap=plan.cap,
-            entropy=plan.entropy,
-        )
+        answers = probe_in_chunks(self.runner, group.kept, branches, self.stops, plan)
         probed: list[dict[int, ForcedAnswer]] = [{} for _ in positions]
         for branch, answer in zip(branches, answers, strict=True):
             probed[branch.row][branch.tokens] = answer
