@@ -18,17 +18,9 @@ from types import ModuleType
 from typing import Any
 
 from stopadvisor.ground.errors import WorkloadError
+from stopadvisor.ground.json_text import parse_json
 from stopadvisor.workload.lines import is_reply, open_file, option_lines, refuse
-from stopadvisor.workload.logged import (
-    MOST_BYTES,
-    LogContent,
-    Logged,
-    chat_messages,
-    gold_text,
-    load_json,
-    plain_text,
-    read_json,
-)
+from stopadvisor.workload.logged import MOST_BYTES, LogContent, Logged, gold_text, plain_text
 from stopadvisor.workload.traces import Markers, split_thinking
 
 __all__ = ["read_inspect"]
@@ -37,6 +29,8 @@ MOST_OF_A_SAMPLE = 2**26
 """Limit on one unpacked sample of an archive, in bytes; samples are read one by one."""
 MOST_UNPACKED = 2**34
 """Limit on all unpacked samples of an archive, in bytes; most of them are not kept."""
+_MOST_VALUES = 2**23
+"""Limit on a document's values: twenty million empty objects take 60 MB as JSON, 2 GB parsed."""
 _ATTACHMENT = "attachment://"
 """Prefix of references to long texts in a sample's ``attachments``."""
 
@@ -70,11 +64,12 @@ def _text_length(entry: Logged) -> int:
 def _samples(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each sample of a log, with its place."""
     with open_file(path) as file:
-        packed = file.read(2) == b"PK"
+        packed = file.peek(2)[:2] == b"PK"
+        data = b"" if packed else file.read(MOST_BYTES + 1)
     if packed:
         yield from _unpacked(path)
         return
-    samples = read_json(path).get("samples")
+    samples = _load_json(data, str(path)).get("samples")
     if not isinstance(samples, list) or not samples:
         refuse(str(path), "samples", "the samples of a finished log", samples)
     for number, sample in enumerate(samples):
@@ -103,12 +98,28 @@ def _unpacked(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 if unpacked > MOST_UNPACKED:
                     allowed = f"{MOST_UNPACKED >> 30} GB"
                     raise WorkloadError(f"{where}: expected at most {allowed} of samples, got more")
-                yield where, load_json(data, where)
+                yield where, _load_json(data, where)
     except WorkloadError:
         raise
     except Exception as error:  # archives and decompressors raise a dozen kinds of errors
         reason = " ".join(str(error).split())[:200]
         raise WorkloadError(f"{path}: expected an .eval log, got a broken one: {reason}") from error
+
+
+def _load_json(data: bytes, where: str) -> dict[str, Any]:
+    """Parse a JSON object."""
+    if len(data) > MOST_BYTES:
+        raise WorkloadError(f"{where}: expected at most {MOST_BYTES >> 20} MB of JSON, got more")
+    # An upper bound: it counts brackets and commas inside texts too.
+    if sum(map(data.count, (b"{", b"[", b","))) > _MOST_VALUES:
+        raise WorkloadError(f"{where}: expected at most {_MOST_VALUES:,} values in a document")
+    try:
+        document = parse_json(data)
+    except ValueError as error:
+        raise WorkloadError(f"{where}: expected one JSON object, got: {error}") from None
+    if not isinstance(document, dict):
+        raise WorkloadError(f"{where}: expected one JSON object, got {type(document).__name__}")
+    return document
 
 
 def _zipfile() -> ModuleType:
@@ -172,14 +183,41 @@ def _asked_messages(
 ) -> tuple[dict[str, str], ...]:
     """The conversation before the reply, or the input of a sample that was never asked."""
     if messages:
-        return chat_messages(messages, where, "messages")
+        return _chat_messages(messages, where, "messages")
     if isinstance(given, list):
-        return chat_messages(given, where, "input")
+        return _chat_messages(given, where, "input")
     if not isinstance(given, str) or not given.strip():
         refuse(where, "input", "text or chat messages", given)
     if isinstance(options, list) and options:
         given = option_lines(given, [str(option) for option in options])
     return ({"role": "user", "content": given},)
+
+
+def _chat_messages(value: Any, where: str, name: str) -> tuple[dict[str, str], ...]:
+    """Chat messages reduced to role and text."""
+    if not isinstance(value, list) or not value:
+        refuse(where, name, "a list of chat messages that is not empty", value)
+    plain = []
+    for index, message in enumerate(value):
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            refuse(where, f"{name}[{index}]", "an object with 'role' and 'content'", message)
+        content = message.get("content")
+        if isinstance(content, list):
+            content = _joined(content, where, f"{name}[{index}].content")
+        if not isinstance(content, str) or not content.strip():
+            refuse(where, f"{name}[{index}].content", "text that is not empty", content)
+        plain.append({"role": message["role"], "content": content})
+    return tuple(plain)
+
+
+def _joined(parts: list[Any], where: str, name: str) -> str:
+    texts: list[str] = []
+    for index, part in enumerate(parts):
+        text = part.get("text") if isinstance(part, dict) else part
+        if not isinstance(text, str):
+            refuse(where, f"{name}[{index}]", "text", part)
+        texts.append(text)
+    return "\n".join(texts)
 
 
 def _reply(message: dict[str, Any], where: str, markers: Markers) -> tuple[str | None, str | None]:

@@ -1,6 +1,6 @@
 """Turn a log's replies into workload lines; read logs in CSV.
 
-Readers of other log formats share the checked fields and the files of bounded size.
+Readers of other log formats share the checked fields.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any
 
 from stopadvisor.answers.normal_form import TASKS, guess_task
 from stopadvisor.ground.errors import WorkloadError
-from stopadvisor.ground.json_text import parse_json
 from stopadvisor.ground.printable import short_repr
 from stopadvisor.ground.progress import tracked
 from stopadvisor.workload.lines import check_text, decoded, free_name, open_file, refuse
@@ -23,15 +22,12 @@ from stopadvisor.workload.questions import content_key, require_usable_gold
 from stopadvisor.workload.traces import Markers, split_thinking
 
 __all__ = [
-    "COLUMNS", "MOST_BYTES", "MOST_VALUES", "Gathered", "LogContent", "Logged",
-    "chat_messages", "gather", "gold_text", "load_json", "plain_text", "read_csv",
-    "read_json", "read_table",
+    "COLUMNS", "MOST_BYTES", "Gathered", "LogContent", "Logged", "gather", "gold_text",
+    "plain_text", "read_csv", "read_table",
 ]  # fmt: skip
 
 MOST_BYTES = 2**28
 """Limit on a JSON document, and on the text of a log held in memory."""
-MOST_VALUES = 2**23
-"""Limit on a document's values: twenty million empty objects take 60 MB as JSON, 2 GB parsed."""
 
 
 @dataclass(frozen=True)
@@ -96,58 +92,6 @@ def gold_text(value: Any, where: str, name: str, left_out: list[str]) -> str | N
             return None
         value = different[0] if different else None
     return plain_text(value, where, name)
-
-
-def chat_messages(value: Any, where: str, name: str) -> tuple[dict[str, str], ...]:
-    """Chat messages reduced to role and text."""
-    if not isinstance(value, list) or not value:
-        refuse(where, name, "a list of chat messages that is not empty", value)
-    plain = []
-    for index, message in enumerate(value):
-        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            refuse(where, f"{name}[{index}]", "an object with 'role' and 'content'", message)
-        content = message.get("content")
-        if isinstance(content, list):
-            content = _joined(content, where, f"{name}[{index}].content")
-        if not isinstance(content, str) or not content.strip():
-            refuse(where, f"{name}[{index}].content", "text that is not empty", content)
-        plain.append({"role": message["role"], "content": content})
-    return tuple(plain)
-
-
-def _joined(parts: list[Any], where: str, name: str) -> str:
-    texts: list[str] = []
-    for index, part in enumerate(parts):
-        text = part.get("text") if isinstance(part, dict) else part
-        if not isinstance(text, str):
-            refuse(where, f"{name}[{index}]", "text", part)
-        texts.append(text)
-    return "\n".join(texts)
-
-
-# --- Files ----------------------------------------------------------------------------------------
-
-
-def load_json(data: bytes, where: str) -> dict[str, Any]:
-    """Parse a JSON object."""
-    if len(data) > MOST_BYTES:
-        raise WorkloadError(f"{where}: expected at most {MOST_BYTES >> 20} MB of JSON, got more")
-    # An upper bound: it counts brackets and commas inside texts too.
-    if sum(map(data.count, (b"{", b"[", b","))) > MOST_VALUES:
-        raise WorkloadError(f"{where}: expected at most {MOST_VALUES:,} values in a document")
-    try:
-        document = parse_json(data)
-    except ValueError as error:
-        raise WorkloadError(f"{where}: expected one JSON object, got: {error}") from None
-    if not isinstance(document, dict):
-        raise WorkloadError(f"{where}: expected one JSON object, got {type(document).__name__}")
-    return document
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON file of at most `MOST_BYTES`; raises what `load_json` and `open_file` raise."""
-    with open_file(path) as file:
-        return load_json(file.read(MOST_BYTES + 1), str(path))
 
 
 # --- CSV ------------------------------------------------------------------------------------------

@@ -17,9 +17,7 @@ from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.workload.lines import check_text, is_reply, messages_field, read_rows, refuse
 from stopadvisor.workload.questions import RecordedTrace, Workload, content_key
 
-__all__ = [
-    "Markers", "RecordedTraces", "message_reply", "read_traces", "split_thinking", "with_traces"
-]  # fmt: skip
+__all__ = ["Markers", "RecordedTraces", "read_traces", "split_thinking", "with_traces"]
 
 REASONING = ("reasoning_content", "reasoning")
 """Fields for thinking in a server's message: vLLM's, and that of OpenRouter and newer vLLM."""
@@ -89,7 +87,7 @@ def _traces(row: Mapping[str, Any], where: str) -> list[RecordedTrace]:
     if listed is not None and turn is not None:
         refuse(where, "traces", "only one of 'traces' and an assistant's turn", "both", shown=True)
     if turn is not None:
-        return [_trace(*message_reply(turn, where, KNOWN_MARKERS), where, "messages[-1]")]
+        return [_trace(*_message_reply(turn, where), where, "messages[-1]")]
     if listed is None:
         return []
     if not isinstance(listed, list):
@@ -149,9 +147,7 @@ def split_thinking(text: str, markers: Markers) -> tuple[str | None, str | None]
     return None, text
 
 
-def message_reply(
-    message: Mapping[str, Any], where: str, markers: Markers
-) -> tuple[str | None, str | None]:
+def _message_reply(message: Mapping[str, Any], where: str) -> tuple[str | None, str | None]:
     """Thinking and reply of an assistant message in the chat completions format.
 
     Thinking is in one of the fields that servers use, or between markers in the content.
@@ -164,4 +160,4 @@ def message_reply(
     for thinking in fields.values():
         if thinking:
             return thinking, content
-    return split_thinking(content, markers) if content else (None, None)
+    return split_thinking(content, KNOWN_MARKERS) if content else (None, None)

@@ -324,11 +324,14 @@ def test_a_file_may_have_as_many_bytes_as_are_allowed(
 ) -> None:
     (tmp_path / "t.csv").write_text("ask\nWhy?\n")
     (tmp_path / "l.json").write_text('{"samples": [{"input": "a"}]}')
-    for kind, name, size in (("csv", "t.csv", 9), ("inspect", "l.json", 29)):
+    for reader, kind, name, size in (
+        (logged, "csv", "t.csv", 9),
+        (inspect_log, "inspect", "l.json", 29),
+    ):
         file = tmp_path / name
-        monkeypatch.setattr(logged, "MOST_BYTES", size)
+        monkeypatch.setattr(reader, "MOST_BYTES", size)
         assert len(read(kind, file, question="ask").lines) == 1
-        monkeypatch.setattr(logged, "MOST_BYTES", size - 1)
+        monkeypatch.setattr(reader, "MOST_BYTES", size - 1)
         assert "expected at most 0 MB of" in refused(kind, file, question="ask")
 
 
