@@ -145,7 +145,7 @@ class Choice:
     margin: float = SIMPLER_WITHIN
     """Points of saving by which a learned rule must lead simpler ones."""
     counted: tuple[int, ...] = ()
-    """Number of calibration questions that each guarantee counts; empty for all of them."""
+    """Number of calibration questions that each guarantee counts; empty without a sequence."""
 
     @property
     def n_fit(self) -> int:
@@ -279,9 +279,7 @@ def choose(
     )
     deltas = found.deltas(n_calibration, settings.traces)
     chances = [
-        certification_probability(
-            sequence, n_calibration, replace(settings, delta=delta), ranking.counted
-        )
+        certification_probability(sequence, replace(settings, delta=delta), ranking.counted)
         for sequence, delta in zip(found.sequences, deltas, strict=True)
         if delta > 0
     ]

@@ -229,7 +229,7 @@ def savings_by_alpha(choice: Choice) -> AlphaSavings:
     """Saving of each compared rule at several alphas."""
     settings, accuracy = choice.settings, choice.full_accuracy
     alphas = sorted({a for a in ALPHAS if a < accuracy} | {settings.alpha})
-    limits = [fit_limit(choice.n_calibration, replace(settings, alpha=alpha)) for alpha in alphas]
+    limits = [fit_limit(replace(settings, alpha=alpha), choice.counted) for alpha in alphas]
     savings = {}
     for sequence in choice.compared:
         at = [sequence.index(limit) for limit in limits]
@@ -254,7 +254,7 @@ class Ending:
 
 def endings_of(choice: Choice) -> tuple[Ending, ...]:
     """Endings under each compared rule that may stop at this alpha."""
-    found, limit = [], fit_limit(choice.n_calibration, choice.settings, choice.counted)
+    found, limit = [], fit_limit(choice.settings, choice.counted)
     for sequence in choice.compared:
         index, view = sequence.index(limit), sequence.view
         if index >= 0:

@@ -98,7 +98,7 @@ def _promise(
         settings.alpha,
         advised.saving_pct,
         100 * (outcome.accuracy - float(fit.table.full_correct.mean())),
-        certification_probability(sequence, n_calibration, settings, ranking.counted),
+        certification_probability(sequence, settings, ranking.counted),
         labels,
     )
 

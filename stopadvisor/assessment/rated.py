@@ -52,31 +52,30 @@ _FEW_LOSSES = 16
 less."""
 
 
-def fit_limit(n_calibration: int, settings: Settings, counted: Sequence[int] = ()) -> FitLimits:
+def fit_limit(settings: Settings, counted: Sequence[int]) -> FitLimits:
     """Limits on fit questions that correspond to the losses calibration allows.
 
-    `counted` holds the number of calibration questions that each guarantee counts; all by default.
+    `counted` holds the number of calibration questions that each guarantee counts.
     """
-    sizes = tuple(counted) or (n_calibration,) * len(settings.guarantees)
-    pairs = zip(settings.guarantees, sizes, strict=True)
+    pairs = zip(settings.guarantees, counted, strict=True)
     most = (expected_most(each, n, settings) for each, n in pairs)
-    return FitLimits(tuple(most), tuple(map(float, sizes)))
+    return FitLimits(tuple(most), tuple(map(float, counted)))
 
 
 def certification_probability(
-    sequence: ThresholdSequence, n_calibration: int, settings: Settings, counted: Sequence[int] = ()
+    sequence: ThresholdSequence, settings: Settings, counted: Sequence[int]
 ) -> float:
     """Probability that the most careful threshold that saves passes, if its risk is that on fit.
 
     With several limits, the smallest of their probabilities: an upper bound on all passing at once.
+    `counted` is as in `fit_limit`.
     """
     expected = sequence.useful_shares
     if expected is None:
         return 0.0
-    sizes = tuple(counted) or (n_calibration,) * len(settings.guarantees)
     return min(
         pass_probability(each, n, settings.delta, shares, settings.traces)
-        for each, n, shares in zip(settings.guarantees, sizes, expected, strict=True)
+        for each, n, shares in zip(settings.guarantees, counted, expected, strict=True)
     )
 
 
@@ -288,19 +287,17 @@ class RulesOnFit:
             return round(share * n_calibration)  # as on fit
 
         counted = tuple(of(each.category) for each in settings.guarantees)
-        limit = fit_limit(n_calibration, settings, counted)
-        rules = self._rated(Imitation.draw(self.fit, n_calibration, settings))
+        limit = fit_limit(settings, counted)
+        imitation = Imitation.draw(self.fit, n_calibration, settings)
+        rules = [imitation.rate(each) for each in self.candidates]
         return Ranking(rules, counted, Resamples.of(self.fit, limit))
 
     @cached_property
     def candidates(self) -> list[ThresholdSequence]:
-        """Every candidate."""
-        return list(candidates(self.fit, self.families, self.on_give_up))
-
-    def _rated(self, imitation: Imitation) -> list[RatedRule]:
-        rules = [imitation.rate(each) for each in self.candidates]
-        if rules:
-            return rules
+        """Every candidate; errors as in `ranked`."""
+        found = list(candidates(self.fit, self.families, self.on_give_up))
+        if found:
+            return found
         if self.fit.table.entropy_source == "none" and self.fit.table.live.any():
             raise CalibrationError(
                 "these probes hold no log-probabilities (entropy source none), and families "

@@ -21,6 +21,7 @@ from stopadvisor.rules.costs import (
 )
 from stopadvisor.rules.families import FAMILIES, FIXED_BUDGET, RUNG_FAMILIES, STOP_SCALARS
 from stopadvisor.rules.losses import DIFFERS, LOSSES, LOST, Guarantee, Loss, LossName
+from stopadvisor.stats.binomial import check_level
 
 __all__ = [
     "Settings", "SettingsOverrides", "alpha_remark", "asked_alpha", "large_alpha",
@@ -50,9 +51,8 @@ class Settings:
     """For a ladder: what to do when every cheap rung is expected to be wrong."""
 
     def __post_init__(self) -> None:
-        for name in ("alpha", "delta"):
-            if not 0 < getattr(self, name) < 1:
-                raise CalibrationError(f"{name} must be in (0, 1), got {getattr(self, name)!r}")
+        check_level("alpha", self.alpha)
+        check_level("delta", self.delta)
         if self.serving not in (*REGIMES, LADDER):
             raise CalibrationError(f"serving must be one of {REGIMES}, got {self.serving!r}")
         known: tuple[str, ...] = RUNG_FAMILIES if self.serving == LADDER else FAMILIES

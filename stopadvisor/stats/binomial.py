@@ -8,8 +8,15 @@ from functools import lru_cache
 import numpy as np
 
 from stopadvisor.ground.arrays import FloatArray, IntArray
+from stopadvisor.ground.errors import CalibrationError
 
-__all__ = ["binomial_mass", "binomial_tail", "log_factorials"]
+__all__ = ["binomial_mass", "binomial_tail", "check_level", "log_factorials"]
+
+
+def check_level(name: str, value: float) -> None:
+    """Raise CalibrationError unless a probability lies strictly between 0 and 1."""
+    if not 0 < value < 1:
+        raise CalibrationError(f"{name} must be in (0, 1), got {value!r}")
 
 
 @lru_cache(maxsize=8)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.ground.errors import CalibrationError
+from stopadvisor.stats.binomial import check_level
 from stopadvisor.stats.label_sample import share_lost
 
 __all__ = [
@@ -108,7 +109,7 @@ def upper_limit(losses: int, n: int, delta: float) -> float:
     The smallest alpha that `max_losses` lets these losses certify.  The threshold must be fixed
     before the losses are counted.
     """
-    _check_level("delta", delta)
+    check_level("delta", delta)
     return 1.0 if losses >= n else float(scipy.stats.beta.ppf(1 - delta, losses + 1, n - losses))
 
 
@@ -119,8 +120,8 @@ def max_losses(n: int, alpha: float, delta: float) -> int:
     The largest k with F(k; n, alpha) <= delta, F the binomial distribution function: at a risk
     above alpha, k losses or fewer have probability delta at most.
     """
-    _check_level("alpha", alpha)
-    _check_level("delta", delta)
+    check_level("alpha", alpha)
+    check_level("delta", delta)
     if n < 1:
         return -1
     # The smallest k with cdf >= delta: the answer is just below it, or k itself at equality.
@@ -225,9 +226,9 @@ def labels_needed(
     Power is a sawtooth in n: the first n that reaches it may fail at n + 1.  None if
     `expected_risk` is not below alpha, or more than a million labels would be needed.
     """
-    _check_level("alpha", alpha)
-    _check_level("delta", delta)
-    _check_level("power", power_wanted)
+    check_level("alpha", alpha)
+    check_level("delta", delta)
+    check_level("power", power_wanted)
     if not 0 <= expected_risk < 1:
         raise CalibrationError(f"expected risk must be in [0, 1), got {expected_risk!r}")
     if expected_risk >= alpha:
@@ -264,8 +265,3 @@ def _last_size(losses: int, alpha: float, delta: float) -> int:
         allowed = max_losses(middle, alpha, delta)
         low, high = (middle, high) if allowed <= losses else (low, middle)
     return low
-
-
-def _check_level(name: str, value: float) -> None:
-    if not 0 < value < 1:
-        raise CalibrationError(f"{name} must be in (0, 1), got {value!r}")

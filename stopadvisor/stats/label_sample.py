@@ -29,7 +29,7 @@ import numpy as np
 
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.ground.errors import CalibrationError
-from stopadvisor.stats.binomial import binomial_mass, binomial_tail
+from stopadvisor.stats.binomial import binomial_mass, binomial_tail, check_level
 
 __all__ = [
     "MOST_SAMPLED", "labelled_first", "most_lost_labelled", "sample_limit", "sample_passes",
@@ -201,6 +201,5 @@ def _check(n: int, labels: int, alpha: float, delta: float) -> None:
             f"a sample of labels takes 1 to {MOST_SAMPLED} questions and 1 label or more, got {n} "
             f"and {labels}"
         )
-    for name, value in (("alpha", alpha), ("delta", delta)):
-        if not 0 < value < 1:
-            raise CalibrationError(f"{name} must be in (0, 1), got {value!r}")
+    check_level("alpha", alpha)
+    check_level("delta", delta)

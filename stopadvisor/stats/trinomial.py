@@ -26,7 +26,7 @@ import numpy as np
 
 from stopadvisor.ground.arrays import FloatArray, IntArray
 from stopadvisor.ground.errors import CalibrationError
-from stopadvisor.stats.binomial import log_factorials
+from stopadvisor.stats.binomial import check_level, log_factorials
 
 __all__ = [
     "MOST_QUESTIONS", "drop_limit", "drop_passes", "drop_power", "drop_size", "limit_of_pairs",
@@ -266,5 +266,4 @@ def _check(n: int, alpha: float, delta: float) -> None:
         )
     if not -1 < alpha < 1 or alpha == 0:
         raise CalibrationError(f"alpha must be in (-1, 1) and not 0, got {alpha!r}")
-    if not 0 < delta < 1:
-        raise CalibrationError(f"delta must be in (0, 1), got {delta!r}")
+    check_level("delta", delta)

@@ -277,13 +277,13 @@ def test_the_chance_counts_what_the_bound_counts(light: Choice) -> None:
     assert risk
     expected = float(stats.binom.cdf(max_losses(400, 0.15, 0.05), 400, risk))
     assert 0 < expected < 1
-    found = certification_probability(lost(more), 400, LIGHT)
+    found = certification_probability(lost(more), LIGHT, (400,))
     assert found == pytest.approx(expected, rel=1e-9)
     # Losing every question is no chance, however the shares come out.
     every = lost(np.full_like(sequence.losses, light.n_fit))
-    assert certification_probability(every, 400, LIGHT) == 0.0
+    assert certification_probability(every, LIGHT, (400,)) == 0.0
     dear = replace(sequence, costs=np.full_like(sequence.costs, light.fit.full_cost.sum()))
-    assert certification_probability(dear, 400, LIGHT) == 0.0
+    assert certification_probability(dear, LIGHT, (400,)) == 0.0
 
 
 def test_a_family_that_is_better_is_found() -> None:

@@ -57,7 +57,7 @@ def test_a_promise_is_what_choosing_at_its_risk_says(
         assert promise.saving_pct == point.expected_saving_pct > 0
         points = 100 * (point.fit_accuracy - choice.full_accuracy)
         assert promise.accuracy_points == pytest.approx(points)
-        probability = certification_probability(rule, N, choice.settings)
+        probability = certification_probability(rule, choice.settings, (N,))
         assert promise.probability == probability > 0
 
 
@@ -71,7 +71,7 @@ def test_with_the_labels_named_a_certificate_comes_nine_times_in_ten(
 
         def probability(n: int, choice: Choice = choice) -> float:
             assert choice.advised is not None
-            return certification_probability(choice.advised, n, choice.settings)
+            return certification_probability(choice.advised, choice.settings, (n,))
 
         assert all(probability(n) >= 0.9 for n in range(labels, labels + 20))
         assert probability(labels - 1) < 0.9

@@ -113,7 +113,7 @@ def test_test_questions_may_gain_more_than_they_lose() -> None:
 
 
 def test_the_position_on_fit_keeps_to_every_limit(several: Choice) -> None:
-    limit = fit_limit(300, LIMITS, counted=several.counted)
+    limit = fit_limit(LIMITS, several.counted)
     assert several.counted == (300, 300, 100)
 
     def within(sequence: ThresholdSequence, index: int) -> bool:

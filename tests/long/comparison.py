@@ -75,7 +75,7 @@ def told_apart(case: Case, repeats: int, n_cases: int) -> list[Check]:
         for family in ("confidence", "entropy"):
             every = (scalar_sequence(fit, family, schedule) for schedule in schedules)
             sides.append([sequence for sequence in every if sequence is not None])
-        limit = fit_limit(case.n_fit, Settings(alpha=case.alpha))
+        limit = fit_limit(Settings(alpha=case.alpha), (case.n_fit,))
         verdict, _ = compare(Resamples.of(fit, limit), sides[0], sides[1])
         found += verdict in ("learned better", "scalar better")
     tried = "all schedules" if case.every_schedule else "one schedule"
