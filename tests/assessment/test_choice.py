@@ -255,7 +255,7 @@ def test_the_chance_of_a_second_rule_is_that_at_what_the_first_leaves_of_delta(
 ) -> None:
     asked = []
 
-    def told(sequence: ThresholdSequence, n: int, at: Settings, *rest: object) -> float:
+    def told(sequence: ThresholdSequence, at: Settings, counted: object) -> float:
         asked.append((sequence, at.delta))
         return 0.3 * len(asked)
 
