@@ -152,12 +152,6 @@ class Roofline:
     gpu: Accelerator
     tensor_parallel: int = 1
 
-    def __post_init__(self) -> None:
-        if self.tensor_parallel < 1:
-            raise CalibrationError(
-                f"tensor_parallel must be at least 1, got {self.tensor_parallel!r}"
-            )
-
     @property
     def _copies(self) -> float:
         """Copies of a cached value: KV heads are copied if there are more devices than heads."""
@@ -217,11 +211,6 @@ class Roofline:
         On average, a prefilled token attends to half of that context.  Its price is an upper limit:
         if steps are memory-bound, some of its operations are free.
         """
-        if in_flight < 1 or context <= 0:
-            raise CalibrationError(
-                "requests in flight and context must be at least 1, got "
-                f"{in_flight!r} and {context!r}"
-            )
         here = min(in_flight, self.most_in_flight(context))
         step = self.step(here, context)
         reads = self._reading(here, context) >= self._multiplying(here)
