@@ -31,21 +31,13 @@ from stopadvisor.runs.replies import reply_table
 from stopadvisor.runs.verdicts import ungraded
 from stopadvisor.stats.adaptive_labels import AskingPlan
 from stopadvisor.stats.label_sample import most_lost_labelled
-from tests.populations import POPULATIONS, KnownPopulation, regraded, renamed
+from tests.populations import POPULATIONS, KnownPopulation, regraded, renamed, without_gold
 from tests.probes.test_records import checkpoint, record
 from tests.rules.test_climb import MIXED, drawn
 from tests.runs.test_replies import recorded
 
 ALPHA = 0.10
 SETTINGS = Settings(alpha=ALPHA, families=("confidence", "agreement"))
-
-
-def unlabelled(table: OpenQuestions) -> OpenQuestions:
-    """The same questions, graded by agreement with what full thinking answers."""
-    correct = (table.answer_codes == table.full_codes[:, None]) & (table.full_codes >= 0)[:, None]
-    n = table.n_questions
-    agreed = regraded(table, correct=correct, natural_correct=np.ones(n, dtype=np.bool_))
-    return replace(agreed, by_gold=np.zeros(n, dtype=np.bool_))
 
 
 def grade(table: OpenQuestions, row: int) -> GoldGrade:
@@ -57,14 +49,14 @@ def grade(table: OpenQuestions, row: int) -> GoldGrade:
 @pytest.fixture(scope="module")
 def choice() -> Choice:
     fit = renamed(POPULATIONS[0].draw(200, np.random.default_rng(1)), "f")
-    chosen = choose(unlabelled(fit).as_fit(), 200, to_choose_by(SETTINGS))
+    chosen = choose(without_gold(fit).as_fit(), 200, to_choose_by(SETTINGS))
     return replace(chosen, settings=SETTINGS)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_what_is_asked_for_certifies_what_all_labels_do(choice: Choice, seed: int) -> None:
     table = POPULATIONS[seed].draw(200, np.random.default_rng(seed))
-    questions = unlabelled(table).as_calibration()
+    questions = without_gold(table).as_calibration()
     labelling = Labelling(choice, questions, str(seed))
     grades: dict[int, GoldGrade | None] = {}
     while (row := labelling.state(grades, n_draws=2).walk.wanted) is not None:
@@ -96,7 +88,7 @@ def losses(table: CalibrationQuestions, choice: Choice) -> np.ndarray:
 
 def test_a_question_that_nobody_can_tell_counts_as_unlabelled(choice: Choice) -> None:
     table = POPULATIONS[0].draw(100, np.random.default_rng(5))
-    questions = unlabelled(table).as_calibration()
+    questions = without_gold(table).as_calibration()
     nothing = losses(at_worst(questions, {}), choice)
     assert np.array_equal(losses(at_worst(questions, {3: None, 4: None}), choice), nothing)
     known = {row: grade(table, row) for row in range(50)}
@@ -105,7 +97,7 @@ def test_a_question_that_nobody_can_tell_counts_as_unlabelled(choice: Choice) ->
 
 def test_a_reply_that_equals_the_natural_answer_takes_its_grade(choice: Choice) -> None:
     table = POPULATIONS[0].draw(60, np.random.default_rng(6))
-    questions = unlabelled(table).as_calibration()
+    questions = without_gold(table).as_calibration()
     wrong = {row: GoldGrade(True, {}) for row in range(60)}  # no reply is right, says the grader
     graded = at_worst(questions, wrong)
     same = (table.answer_codes == table.full_codes[:, None]) & (table.full_codes >= 0)[:, None]
@@ -115,7 +107,7 @@ def test_a_reply_that_equals_the_natural_answer_takes_its_grade(choice: Choice) 
 def test_without_a_natural_answer_nothing_is_lost_and_nobody_is_asked(choice: Choice) -> None:
     table = POPULATIONS[0].draw(60, np.random.default_rng(7))
     silent = regraded(table, natural_code=np.full(60, -1))
-    questions = unlabelled(silent).as_calibration()
+    questions = without_gold(silent).as_calibration()
     assert losses(at_worst(questions, {}), choice).sum() == 0
     assert Labelling(choice, questions, "").state({}).walk.wanted is None
 
@@ -137,10 +129,10 @@ def planned(
 ) -> tuple[int, int | None, int]:
     """Labels asked for, replies that differ, and losses there, after a whole labelling."""
     n, rng = 500, np.random.default_rng(seed)
-    fit = unlabelled(renamed(population.draw(150, rng), "f")).as_fit()
+    fit = without_gold(renamed(population.draw(150, rng), "f")).as_fit()
     chosen = replace(choose(fit, n, to_choose_by(SETTINGS)), settings=SETTINGS)
     table = population.draw(n, rng)
-    labelling = Labelling(chosen, unlabelled(table).as_calibration(), str(seed), labels)
+    labelling = Labelling(chosen, without_gold(table).as_calibration(), str(seed), labels)
     grades: dict[int, GoldGrade | None] = {}
     while (row := labelling.state(grades, n_draws=1).walk.wanted) is not None:
         grades[row] = grade(table, row)
