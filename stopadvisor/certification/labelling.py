@@ -306,7 +306,7 @@ class LabelRun:
     def of(cls, source: Source, labelling: Labelling) -> LabelRun:
         """Open the labels of a source's run."""
         run = RunDirectory.load(source.folder)
-        records = run.first_records()
+        records = {record.id: record for record in run.all_records() if record.sample == 0}
         file = LabelFile(run, {name: record.key for name, record in records.items()})
         return cls(labelling, run, records, file)
 

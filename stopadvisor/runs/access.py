@@ -179,7 +179,7 @@ def take_look(
         Everything that may change the result, as JSON values.  In a look that shows outcomes,
         ``standing`` holds the only settings that a later certificate may have.
     planned : int, optional
-        Number of looks that share `delta`; must be declared with the first.
+        Number of looks that share `delta`; the same for all of them.
 
     Raises
     ------
@@ -207,8 +207,6 @@ def take_look(
             f"{len(shown)} of these questions served as fit questions: their outcomes are known, "
             "so they can certify nothing; use --fresh"
         )
-    if planned is None and earlier:
-        planned = earlier[0].planned
     if any(look.planned != planned for look in earlier):
         raise CalibrationError(
             f"looks must be declared with the first look, got --looks {planned} after "

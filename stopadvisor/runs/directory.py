@@ -234,10 +234,6 @@ class RunDirectory:
         """Every finished trace, or every finished question of a ladder."""
         return self.records() if self.ladder is None else self.replies()
 
-    def first_records(self) -> Mapping[str, ProbeRecord | ReplyRecord]:
-        """The first trace of each question, or its replies in a ladder's run, by id."""
-        return {record.id: record for record in self.all_records() if record.sample == 0}
-
     def line_digests(self) -> list[str]:
         """Digest of each finished line, in the order of the file."""
         return list(map(digest_of, finished_lines(self.probes_path)[0]))

@@ -94,6 +94,14 @@ def test_copies_are_refused_what_was_certified_since_they_planned(source: Source
     assert looks_of(copy.folder) == []
 
 
+def test_a_plan_that_a_copy_declared_since_is_not_ignored(source: Source) -> None:
+    copy = open_source(shutil.copytree(source.folder, source.folder.with_name("copy")))
+    late = plan_look(copy, copy.part("calibration"), {"alpha": 0.2}, delta=0.05, looks=None)
+    take(plan_look(source, source.part("calibration"), {"alpha": 0.1}, delta=0.05, looks=2))
+    with pytest.raises(CalibrationError, match="must be declared with the first look"):
+        take(late)
+
+
 def test_only_one_of_neighbouring_runs_looks_at_a_time(source: Source) -> None:
     with lock_neighbours(source.folder):
         other = os.open(source.folder.parent, os.O_RDONLY)

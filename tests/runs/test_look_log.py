@@ -69,13 +69,13 @@ def test_planned_looks_share_delta_and_run_out(tmp_path: Path) -> None:
     assert [look.test_delta for look in taken] == pytest.approx([0.02] * 3)
     assert [look.opened for look in taken] == [False, False, True], "none can follow the last"
     assert [look.confidence for look in taken] == pytest.approx([0.94] * 3)
-    with pytest.raises(CalibrationError, match="all 3 planned looks"):
-        take_look(tmp_path, ["a"], {"alpha": 0.4}, delta=0.06)
-    # A plan applies without being repeated, and cannot be extended.
-    with pytest.raises(CalibrationError, match="must be declared with the first look"):
-        take_look(tmp_path, ["a"], {"alpha": 0.4}, delta=0.06, planned=4)
-    with pytest.raises(CalibrationError, match="share one delta"):
-        take_look(tmp_path, ["a"], {"alpha": 0.4}, delta=0.05)
+    for delta, planned, said in (
+        (0.06, 3, "all 3 planned looks"),
+        (0.06, 4, "must be declared with the first look"),
+        (0.05, 3, "share one delta"),
+    ):
+        with pytest.raises(CalibrationError, match=said):
+            take_look(tmp_path, ["a"], {"alpha": 0.4}, delta=delta, planned=planned)
 
 
 def test_a_plan_comes_before_the_first_look(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_sharing_delta_does_not_allow_a_look_after_a_certificate(tmp_path: Path)
     assert not first.opened
     record_result(tmp_path, first, certified=True)
     with pytest.raises(CalibrationError, match="ended in a certificate"):
-        take_look(tmp_path, ["a"], ALPHA_15, delta=0.06)
+        take_look(tmp_path, ["a"], ALPHA_15, delta=0.06, planned=3)
 
 
 def test_after_shown_outcomes_only_the_standing_settings_may_follow(tmp_path: Path) -> None:
