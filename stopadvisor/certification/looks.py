@@ -421,29 +421,24 @@ def open_rows(
 
     Raises CalibrationError: the planned looks are used up, or no confidence is left.
     """
-    opening = source.table.take(rows)
-    looked = opening.take(source.parts[rows] == _CALIBRATION)
-    fit_keys = opening.take(source.parts[rows] == _FIT).keys
-    if fit_keys:
-        with lock_directory(source.folder):
-            record_shown(source.folder, fit_keys, str(asked.get("protocol", "study")))
-    n_looked = 0
-    if looked.n_questions:
-        if standing is None:
-            standing = SettingsOverrides().settings(
-                read_assessment(source.folder), defaults=default_settings(source)
-            )
-        asked = {
-            **_with_data(source, asked),
-            "standing": {"protocol": "deploy", **named_settings(standing)},
-        }
-        keys, lines = digests_of(looked.keys), _lines(source, looked)
-        with lock_directory(source.folder):
-            earlier = read_log(source.folder).at(keys)
+    opening, parts = source.table.take(rows), source.parts[rows]
+    looked = opening.take(parts == _CALIBRATION)
+    keys, n_looked = digests_of(looked.keys), 0
+    with lock_directory(source.folder):
+        by = str(asked.get("protocol", "study"))
+        record_shown(source.folder, opening.take(parts == _FIT).keys, by)
+        if keys:
+            if standing is None:
+                standing = SettingsOverrides().settings(
+                    read_assessment(source.folder), defaults=default_settings(source)
+                )
+            stands = {"protocol": "deploy", **named_settings(standing)}
+            asked = {**_with_data(source, asked), "standing": stands}
+            earlier, lines = read_log(source.folder).at(keys), _lines(source, looked)
             planned = earlier[0].planned if earlier else None
             shared = earlier[0].delta if planned else delta
             look = take_look(source.folder, keys, asked, delta=shared, planned=planned, lines=lines)
-        n_looked = 0 if look in earlier else len(keys)
+            n_looked = 0 if look in earlier else len(keys)
     return unsealed_rows(source, rows), n_looked
 
 
