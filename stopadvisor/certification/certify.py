@@ -158,8 +158,8 @@ def certify(source: Source, request: CertifyRequest) -> Certification:
     assert taken.look.test_delta == choice.settings.delta
     labels = None
     if plan.is_partial:
-        labelling = _labelling(source, plan, taken.questions)
-        run = LabelRun.of(source, labelling)
+        run = _label_run(source, plan, taken.questions)
+        labelling = run.labelling
         with Grader() as grader:
             known = run.known(run.file.read(), grader)
         calibration = calibrate(choice, at_worst(labelling.questions, known.grades), labelling.plan)
@@ -180,7 +180,7 @@ def certify(source: Source, request: CertifyRequest) -> Certification:
     )
 
 
-def start_labelling(source: Source, request: CertifyRequest) -> Labelling:
+def start_labelling(source: Source, request: CertifyRequest) -> LabelRun:
     """Choose on fit questions and take the look whose questions will be labelled.
 
     `certify` will find the same look for this `request`.  The caller holds the lock.  Raises as
@@ -199,7 +199,7 @@ def start_labelling(source: Source, request: CertifyRequest) -> Labelling:
         raise CalibrationError(f"nothing to label: {refusal.reason}")
     show_fit(plan.assessment.source, "label")
     taken = take(plan.look)
-    return _labelling(source, plan, taken.questions)
+    return _label_run(source, plan, taken.questions)
 
 
 def _salt(source: Source) -> str:
@@ -207,10 +207,11 @@ def _salt(source: Source) -> str:
     return f"labels {source.seed}"
 
 
-def _labelling(source: Source, plan: _Plan, questions: CalibrationQuestions) -> Labelling:
+def _label_run(source: Source, plan: _Plan, questions: CalibrationQuestions) -> LabelRun:
     choice = plan.assessment.choice
     (rows,) = check_questions(choice, questions)
-    return Labelling(choice, questions.take(rows), _salt(source), plan.labels)
+    labelling = Labelling(choice, questions.take(rows), _salt(source), plan.labels)
+    return LabelRun.of(source, labelling)
 
 
 # --- Where no look can help -----------------------------------------------------------------------

@@ -126,8 +126,7 @@ def begin(path: Path, request: CertifyRequest, progress: Progress) -> LabelRun:
     alpha = asked_alpha(request.overrides.alpha, read_assessment(source.folder))
     lost = replace(request.overrides, loss="lost", alpha=alpha)
     with lock_directory(source.folder):
-        labelling = start_labelling(source, replace(request, overrides=lost))
-    run = LabelRun.of(source, labelling)
+        run = start_labelling(source, replace(request, overrides=lost))
     texts, missing = _questions(run.directory)
     for remark in (run.file.repair(), missing):
         if remark is not None:
