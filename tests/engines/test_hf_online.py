@@ -202,17 +202,7 @@ def test_stops_and_answers_are_those_of_recorded_probes(
     for reply in replies:
         # One more token is needed to see that the trace has not ended at the stop.
         assert reply.budget is None or reply.think_tokens == reply.budget + 1
-
-
-def test_places_taken_by_others_change_nothing(
-    tiny_reasoner: HfEngine, questions: Sequence[Question], recorded: Recorded
-) -> None:
-    traces = recorded[0.7][:3]
-    policy = middling(tiny_reasoner, "confidence", recorded[0.7], sampling=_sampling(0.7))
-    found = answers(tiny_reasoner, questions[:3], policy, batch_size=1)
-    assert [r.budget for r in found] == [replay(policy, t).position for t in traces]
-    assert all(t.thinking.startswith(r.thinking) for r, t in zip(found, traces, strict=True))
-    assert all(r.seconds > 0 for r in found)
+        assert reply.seconds > 0
 
 
 # --- Traces are those of generation left alone ----------------------------------------------------

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -68,13 +67,10 @@ def policy_at(server: FakeServer, **changes: Any) -> Policy:
         return policy_of(engine, **changes)
 
 
-def one(
-    server: FakeServer, faults: Sequence[str] = (), *, policy: Policy | None = None, **changes: Any
-) -> Reply:
+def one(server: FakeServer, *, policy: Policy | None = None, **changes: Any) -> Reply:
     """The reply to one question."""
     with engine_at(server) as engine:
         policy = policy or policy_of(engine, **changes)
-        server.faults = list(faults)
         asked, plan = make_requests(["3+4"], policy), policy_plan(policy, at_server=True)
         ((number, reply),) = engine.serve(asked, plan, policy)
     assert number == 0
@@ -159,14 +155,6 @@ def test_as_many_are_asked_at_once_as_there_are_places() -> None:
         assert server.most_at_once == 3
     assert sorted(replies) == list(range(12))
     assert {reply.budget for reply in replies.values()} == {4}
-
-
-@pytest.mark.usefixtures("pauses")
-def test_requests_that_fail_in_passing_are_asked_again() -> None:
-    with fake_server() as server:
-        calm = one(server)
-        reply = one(server, ["429", "", "500", "", "truncated", "", "close", ""])  # each once
-    assert replace(reply, seconds=0.0) == replace(calm, seconds=0.0)
 
 
 # --- Other triggers ---
