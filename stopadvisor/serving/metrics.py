@@ -7,8 +7,9 @@ an error, unless no request is involved (checks of upstreams, and reloads).
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
 
@@ -78,6 +79,13 @@ class RequestRecord:
     ttft_seconds: float | None = None
     """To the first byte of the body; None if none was sent."""
     e2e_seconds: float = 0.0
+    began: float = field(default_factory=time.perf_counter)
+    """When the request came, by `time.perf_counter`."""
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the request came."""
+        return time.perf_counter() - self.began
 
     @property
     def completion_tokens(self) -> int:
@@ -213,8 +221,8 @@ class Log:
 
     def write(self, event: str, **fields: Any) -> None:
         """Write an event."""
-        time = datetime.now(UTC).isoformat(timespec="milliseconds")
-        self.to.write(json.dumps({"time": time, "event": event, **fields}) + "\n")
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        self.to.write(json.dumps({"time": now, "event": event, **fields}) + "\n")
         self.to.flush()
 
     def request(self, record: RequestRecord) -> None:
@@ -222,7 +230,7 @@ class Log:
         fields = {
             name: round(value, 6) if isinstance(value, float) else value
             for name, value in asdict(record).items()
-            if value not in (None, "")
+            if value not in (None, "") and name != "began"
         }
         fields["gen_ai.usage.reasoning.output_tokens"] = fields.pop("reasoning_tokens")
         self.write("request", **fields)

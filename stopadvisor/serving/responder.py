@@ -47,8 +47,6 @@ class Sender:
 
     to: Send
     record: RequestRecord
-    began: float
-    """When the request came, by `time.perf_counter`."""
     rung: str = ""
     """For the header, the rung of a ladder that answers."""
     begun: bool = False
@@ -61,7 +59,7 @@ class Sender:
             headers = [*message["headers"], self.record.header(self.rung)]
             message = {**message, "headers": headers}
         elif self.record.ttft_seconds is None and message["body"] not in (b"", KEEP_ALIVE):
-            self.record.ttft_seconds = time.perf_counter() - self.began
+            self.record.ttft_seconds = self.record.seconds
         await self.to(message)
 
     async def json(

@@ -114,7 +114,7 @@ def answered(
             covered,
             model,
             ChatReply("m"),
-            Sender(send, record, 0.0),
+            Sender(send, record),
             Metrics(CollectorRegistry()),
             shows_cached=True,
         )

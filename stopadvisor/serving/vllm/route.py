@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -110,7 +109,7 @@ class PolicyRoute:
 
     async def answer(self, request: Request, pass_on: Callable[[], Awaitable[Any]]) -> Any:
         """Return the response to a request that vLLM has validated."""
-        record, began = RequestRecord(id="", reason="task"), time.perf_counter()
+        record = RequestRecord(id="", reason="task")
         TRACE_CONTEXT.set(trace_context(request.headers.raw))
         body = await request.json()
         task = request.headers.get(TASK_HEADER)
@@ -119,20 +118,15 @@ class PolicyRoute:
             record.digest = bound.policy.digest[:8]
             covered = bound.coverage.check(body, task=task)
             if isinstance(covered, CoveredRequest):
-                response = self._begin(bound, covered, record, ChatReply(body["model"]), began)
+                response = self._begin(bound, covered, record, ChatReply(body["model"]))
                 if response is not None:
                     return response
             else:
                 record.reason = covered
-        return await self._pass_on(pass_on, record, began)
+        return await self._pass_on(pass_on, record)
 
     def _begin(
-        self,
-        bound: BoundPolicy,
-        covered: CoveredRequest,
-        record: RequestRecord,
-        reply: ChatReply,
-        began: float,
+        self, bound: BoundPolicy, covered: CoveredRequest, record: RequestRecord, reply: ChatReply
     ) -> _PolicyResponse | None:
         """Render a covered request's prompt; None if it leaves too little room to think."""
         model, prompt = bound.model.for_request(reply.id, covered.seed), covered.request.prompt
@@ -151,35 +145,33 @@ class PolicyRoute:
             record.route, limit = "shadow", self.facts.limit(len(prompt_ids), covered.max_tokens)
         record.id, record.reason = reply.id, "covered"
         trace = model.begin(prompt_ids, prompt, limit)
-        return _PolicyResponse(self, bound, covered, model, trace, reply, record, began)
+        return _PolicyResponse(self, bound, covered, model, trace, reply, record)
 
-    async def _pass_on(
-        self, pass_on: Callable[[], Awaitable[Any]], record: RequestRecord, began: float
-    ) -> Any:
+    async def _pass_on(self, pass_on: Callable[[], Awaitable[Any]], record: RequestRecord) -> Any:
         """Let vLLM answer, and add the header that gives the reason."""
-        record.own_seconds = time.perf_counter() - began
+        record.own_seconds = record.seconds
         try:
             with self.metrics.in_flight.track_inprogress():
                 response = await pass_on()
         except Exception:
             record.status = 500
-            self.count(record, began)
+            self.count(record)
             raise
         if not isinstance(response, Response):  # the client has disconnected
-            self.count(record, began)
+            self.count(record)
             return response
         response.headers[POLICY_HEADER] = record.header()[1].decode()
         record.status = response.status_code
         after = BackgroundTasks()
         if response.background is not None:
             after.tasks.append(response.background)
-        after.add_task(self.count, record, began)
+        after.add_task(self.count, record)
         response.background = after
         return response
 
-    def count(self, record: RequestRecord, began: float) -> None:
+    def count(self, record: RequestRecord) -> None:
         """Count a finished request."""
-        record.e2e_seconds = time.perf_counter() - began
+        record.e2e_seconds = record.seconds
         self.metrics.count(record)
 
 
@@ -194,21 +186,20 @@ class _PolicyResponse(Response):
     trace: Trace
     reply: ChatReply
     record: RequestRecord
-    began: float
     status_code: int = 200
     background: None = None
     body: bytes = b""
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        record, self.record.own_seconds = self.record, time.perf_counter() - self.began
+        record, self.record.own_seconds = self.record, self.record.seconds
         scope[_ROUTE] = record.route
         try:
             with self.route.metrics.in_flight.track_inprogress():
-                await unless_gone(receive, self._answer(Sender(send, record, self.began)))
+                await unless_gone(receive, self._answer(Sender(send, record)))
         except Gone:
             record.error = "client-gone"
         finally:
-            self.route.count(record, self.began)
+            self.route.count(record)
 
     async def _answer(self, send: Sender) -> None:
         route, record, model = self.route, self.record, self.model
