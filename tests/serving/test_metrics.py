@@ -99,4 +99,4 @@ def test_a_line_of_the_log_leaves_out_what_is_empty() -> None:
     line = json.loads(written.getvalue())
     assert (line["event"], line["route"], line["e2e_seconds"]) == ("request", "policy", 0.123457)
     assert (line["status"], line["gen_ai.usage.reasoning.output_tokens"]) == (0, 0)
-    assert not {"reason", "ttft_seconds", "budget", "reasoning_tokens"} & set(line)
+    assert not {"reason", "ttft_seconds", "budget", "reasoning_tokens", "began"} & set(line)
