@@ -6,7 +6,8 @@ its own frontier of fixed budgets, but thresholds stay.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,16 +19,48 @@ from stopadvisor.assessment.frontier import (
     grid_frontier,
 )
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
-from stopadvisor.ground.constants import PAPER_OPERATING_GRID, PAPER_PEAK_POINTS
+from stopadvisor.ground.constants import (
+    PAPER_DEER_GRID,
+    PAPER_EAT_GRID,
+    PAPER_LEAP_GRID,
+    PAPER_OPERATING_GRID,
+    PAPER_PEAK_POINTS,
+    PAPER_PUMA_DENSITIES,
+)
 from stopadvisor.paper.protocol import PaperSetting, first_stops
-from stopadvisor.paper.proxies import TWO_CONDITION_FAMILIES, Peak, pair_peak
+from stopadvisor.paper.proxies import entropy_variance, marker_density
 from stopadvisor.probes.outcomes import GradedTable
+from stopadvisor.rules.features import run_lengths
 from stopadvisor.stats.intervals import block_sums, resample_counts
 
 __all__ = [
-    "Peak", "find_peak", "fixed_budgets", "learned_peak", "peak", "peak_thresholds",
-    "resample_gains", "savings_at",
+    "TWO_CONDITION_FAMILIES", "Peak", "find_peak", "fixed_budgets", "learned_peak", "peak",
+    "peak_thresholds", "resample_gains", "savings_at",
 ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The point of highest gain of a rule, and where it stops each question."""
+
+    settings: tuple[float, ...]
+    """The threshold, or both numbers of a rule with two conditions."""
+    gain: float
+    """Accuracy above fixed budgets at the same mean thinking tokens."""
+    accuracy: float
+    cost: float
+    """Mean thinking tokens per question."""
+    stops: IntArray  # (n_questions,)
+
+    @property
+    def threshold(self) -> float:
+        """The threshold of a rule with one condition."""
+        return self.settings[0]
+
+    @property
+    def spelled(self) -> str:
+        """The settings as text."""
+        return ", ".join(f"{value:g}" for value in self.settings)
 
 
 def peak_thresholds(family: str, scores: FloatArray) -> FloatArray:
@@ -91,7 +124,7 @@ def find_peak(
     `setting` and `fixed` are those of the table.
     """
     if family in TWO_CONDITION_FAMILIES:
-        return pair_peak(family, table, setting, fixed, how)
+        return _pair_peak(family, table, setting, fixed, how)
     scores, thresholds = setting.scores[family], peak_thresholds(family, setting.scores[family])
     return peak(scores, setting.costs.thinking, setting.correct, thresholds, fixed, how)
 
@@ -125,6 +158,82 @@ def savings_at(best: Peak, setting: PaperSetting) -> dict[str, float]:
         )
         for name, spent in by_regime.items()
     }
+
+
+# --- Rules of two conditions --------------------------------------------------------------------
+
+TWO_CONDITION_FAMILIES = ("confidence-leap", "deer", "eat", "puma")
+"""Families whose peak is searched over two numbers; at matched risk each has one score."""
+
+
+def _pair_peak(
+    family: str, table: GradedTable, setting: PaperSetting, fixed: Frontier, how: Interpolation
+) -> Peak:
+    """Return the peak gain of a rule that stops where two conditions hold; ties go to the first.
+
+    Parameters
+    ----------
+    family : {"confidence-leap", "deer", "eat", "puma"}
+        Least leap and least confidence; least confidence and least marker density; checkpoints and
+        largest variance of their entropies; least run length and largest marker density.
+    setting : PaperSetting
+        Setting of the same questions.
+    fixed : Frontier
+        Frontier of fixed budgets, in mean thinking tokens.
+    how : {"linear", "nearest", "floor", "ceiling"}
+
+    Paper, Appendix "Extended Baselines" and "Risk-Controlled Scalar Comparisons" (the original
+    two-dimensional sweep of confidence-leap); the grids are those of the published scripts.
+    """
+    thinking, correct = setting.costs.thinking, setting.correct
+    pairs, stops = [], []
+    for pair, hit in _hits(family, table):
+        hit[:, -1] = True  # where nothing fires, the last checkpoint answers
+        pairs.append(pair)
+        stops.append(hit.argmax(axis=1))
+    at = np.stack(stops, axis=1)  # (n_questions, n_pairs)
+    cost = np.take_along_axis(thinking, at, axis=1).mean(axis=0)
+    accuracy = np.take_along_axis(correct, at, axis=1).mean(axis=0)
+    rule = Frontier(np.arange(len(pairs), dtype=np.float64), cost, accuracy)
+    above = gains(rule, fixed, how)
+    k = int(np.argmax(above))
+    return Peak(pairs[k], float(above[k]), float(accuracy[k]), float(cost[k]), at[:, k])
+
+
+def _hits(family: str, table: GradedTable) -> Iterator[tuple[tuple[float, float], BoolArray]]:
+    """Yield each pair of numbers, with the checkpoints at which both conditions hold."""
+    confidence = np.exp(table.mean_logprob)
+    if family == "confidence-leap":
+        leap = np.zeros_like(confidence)
+        leap[:, 1:] = confidence[:, 1:] - confidence[:, :-1]
+        leaps, levels = (_even(*grid, 3) for grid in PAPER_LEAP_GRID)
+        for least in leaps:
+            for level in levels:
+                yield (least, level), (leap >= least) & (confidence >= level)
+    elif family == "deer":
+        density = marker_density(table)
+        grid, number = PAPER_DEER_GRID
+        for level in _even(*grid, 3):
+            for least in _even(0.0, float(density.max()), number, 4):
+                yield (level, least), (confidence >= level) & (density >= least)
+    elif family == "eat":
+        windows, grid = PAPER_EAT_GRID
+        for window in windows:
+            variance = entropy_variance(table, window)
+            for most in _even(*grid, 4):
+                yield (float(window), most), variance <= most
+    elif family == "puma":
+        runs, density = run_lengths(table.answer_codes), marker_density(table)
+        for length in range(1, table.n_checkpoints + 1):
+            for most in _even(0.0, float(density.max()), PAPER_PUMA_DENSITIES, 4):
+                yield (float(length), most), (runs >= length) & (density <= most)
+    else:
+        raise ValueError(f"a rule of two conditions is one of {TWO_CONDITION_FAMILIES}: {family!r}")
+
+
+def _even(start: float, stop: float, number: int, digits: int) -> list[float]:
+    values: list[float] = np.linspace(start, stop, number).round(digits).tolist()
+    return values
 
 
 # --- Resamples ------------------------------------------------------------------------------------

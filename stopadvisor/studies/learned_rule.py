@@ -5,15 +5,18 @@ Paper, Appendices "Feature Ablations", "Classifier Class Comparison" and "Probab
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from stopadvisor.assessment.frontier import fixed_budget_frontier
-from stopadvisor.ground.arrays import BoolArray, FloatArray
+from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
+from stopadvisor.ground.constants import LOGISTIC_C, LOGISTIC_MAX_ITER
+from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.paper.peaks import peak, peak_thresholds
 from stopadvisor.paper.protocol import first_stops, paper_probability
-from stopadvisor.paper.proxies import CLASSIFIERS, classify_out_of_fold
 from stopadvisor.rules.features import AUDIT_FEATURES, FEATURES, feature_array
 from stopadvisor.rules.scores import paper_folds
 from stopadvisor.stats.intervals import Interval, block_sums, interval, resample_counts
@@ -21,7 +24,7 @@ from stopadvisor.stats.reliability import auroc, reliability
 from stopadvisor.studies.registry import gains_resampled, paper_setting
 from stopadvisor.studies.tables import Outline, Row, StudyOptions, Table, View, layout, of_each
 
-__all__ = ["OUTLINES"]
+__all__ = ["OUTLINES", "classify_out_of_fold"]
 
 # fmt: off
 _VARIANTS = {"run": "Run", "variant": "Variant", "threshold": "Threshold", "peak_gain": "Peak gain",
@@ -66,9 +69,9 @@ def _classifiers(view: View, options: StudyOptions) -> Iterator[Row]:
     features, folds = feature_array(view.table), paper_folds(view.table.n_questions)
     probabilities: dict[str, FloatArray] = {
         kind: classify_out_of_fold(kind, features, view.table.correct, folds)
-        for kind in CLASSIFIERS
+        for kind in _CLASSIFIERS
     }
-    return _peaks(_BY_CLASS, view, probabilities, CLASSIFIERS[0], options)
+    return _peaks(_BY_CLASS, view, probabilities, _CLASSIFIERS[0], options)
 
 
 def _peaks(
@@ -126,6 +129,67 @@ def _brier_interval(values: FloatArray, correct: BoolArray, options: StudyOption
     counts = resample_counts(len(sums), options.resamples, rng=np.random.default_rng(options.seed))
     resampled = counts @ sums.astype(np.float32)
     return interval((resampled[:, 0] / resampled[:, 1]).astype(np.float64))
+
+
+# --- Classes of classifiers -----------------------------------------------------------------------
+
+Classifier = Literal["logistic", "random-forest", "gradient-boosting", "mlp"]
+_CLASSIFIERS: tuple[Classifier, ...] = get_args(Classifier)
+_SEED = 42
+
+
+def classify_out_of_fold(
+    kind: Classifier, features: FloatArray, correct: BoolArray, folds: IntArray
+) -> FloatArray:
+    """Return the probability of a right answer, by a classifier that never saw the question.
+
+    `features` have shape (n_questions, n_checkpoints, n_features), `correct` and the result
+    (n_questions, n_checkpoints), `folds` (n_questions,).
+
+    Raises CalibrationError: all labels of a training part are alike.
+
+    Paper, Appendix "Classifier Class Comparison"; seed 42 as in its reproducibility manifest, the
+    sizes from its published scripts.
+    """
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.preprocessing import StandardScaler
+    from threadpoolctl import threadpool_limits  # a dependency of scikit-learn
+
+    probability = np.empty(correct.shape)
+    with threadpool_limits(limits=1), warnings.catch_warnings():
+        # A network that stops at its last iteration is still the one the paper reports.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        for fold in np.unique(folds):
+            held = folds == fold
+            labels = correct[~held].ravel()
+            if labels.size == 0 or labels.all() or not labels.any():
+                raise CalibrationError(
+                    "a classifier needs both right and wrong forced answers in each training part"
+                )
+            train = features[~held].reshape(-1, features.shape[-1])
+            scaler = StandardScaler().fit(train)
+            model = _unfitted(kind).fit(scaler.transform(train), labels)
+            flat = scaler.transform(features[held].reshape(-1, features.shape[-1]))
+            probability[held] = model.predict_proba(flat)[:, 1].reshape(-1, correct.shape[1])
+    return probability
+
+
+def _unfitted(kind: Classifier) -> Any:
+    if kind == "logistic":
+        from sklearn.linear_model import LogisticRegression
+
+        return LogisticRegression(C=LOGISTIC_C, max_iter=LOGISTIC_MAX_ITER)
+    if kind == "random-forest":
+        from sklearn.ensemble import RandomForestClassifier
+
+        return RandomForestClassifier(n_estimators=100, max_depth=8, random_state=_SEED)
+    if kind == "gradient-boosting":
+        from sklearn.ensemble import GradientBoostingClassifier
+
+        return GradientBoostingClassifier(n_estimators=100, max_depth=4, random_state=_SEED)
+    from sklearn.neural_network import MLPClassifier
+
+    return MLPClassifier(hidden_layer_sizes=(32, 16), max_iter=500, random_state=_SEED)
 
 
 OUTLINES = (

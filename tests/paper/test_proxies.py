@@ -8,9 +8,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from stopadvisor.paper.peaks import fixed_budgets
+from stopadvisor.paper.peaks import TWO_CONDITION_FAMILIES, find_peak, fixed_budgets
 from stopadvisor.paper.protocol import PaperSetting
-from stopadvisor.paper.proxies import TWO_CONDITION_FAMILIES, audit_setting, pair_peak, proxy_scores
+from stopadvisor.paper.proxies import audit_setting, proxy_scores
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.runs.archives import read_archive
 from tests.material import ARCHIVES
@@ -82,7 +82,7 @@ def test_the_peak_of_two_conditions_is_the_best_of_all_pairs(
 ) -> None:
     setting = audit_setting(table, PaperSetting.build(table))
     fixed = fixed_budgets(setting)
-    found = pair_peak(family, table, setting, fixed)
+    found = find_peak(family, table, setting, fixed)
     confidence, density, runs = np.exp(table.mean_logprob), density_of(table), runs_of(table)
     n, m = table.correct.shape
 

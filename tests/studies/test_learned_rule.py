@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from stopadvisor.ground.errors import CalibrationError
-from stopadvisor.paper.proxies import classify_out_of_fold
 from stopadvisor.runs.sources import open_source
+from stopadvisor.studies.learned_rule import classify_out_of_fold
 from stopadvisor.studies.tables import StudyOptions
 from tests.material import ARCHIVES
 from tests.studies.material import NAMES, QUICK, Archive, row_of, rows_of, studied, study
