@@ -449,8 +449,7 @@ def served_features(rule: ExportedRule, entered: CalibrationQuestions) -> Served
         return ServedTerms(_values(served[spaced]), _values(entered.prompt_tokens[spaced]))
     view = rule.scorer.view(entered)
     stops = rule.scorer.stops(view, rule.threshold)
-    positions = view.positions_at(range(view.n_checkpoints))
-    positions = np.broadcast_to(positions, (view.n_questions, view.n_checkpoints))
+    positions = np.broadcast_to(view.padded_positions, (view.n_questions, view.n_checkpoints))
     never = np.full((view.n_questions, 1), -1)
     where = np.hstack([positions, never])[np.arange(view.n_questions), stops]
     found = None

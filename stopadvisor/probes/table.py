@@ -181,12 +181,10 @@ class ProbeTable:
             )
         return np.asarray(self.positions[0])
 
-    def positions_at(self, schedule: Sequence[int] | NDArray[np.int64]) -> IntArray:
-        """Positions in the given columns, 0 where there is no probe.
-
-        Shape (n_questions, n_scheduled), or (1, n_scheduled) for a grid.
-        """
-        return np.maximum(self._rows[:, np.asarray(schedule, dtype=np.int64)], 0)
+    @property
+    def padded_positions(self) -> IntArray:
+        """Positions, 0 where there is no probe; (n_questions or 1 for a grid, n_checkpoints)."""
+        return np.maximum(self._rows, 0)
 
     def columns_of(self, wanted: IntArray) -> IntArray:
         """Column of each position, -1 if there is none; `wanted` is (n_questions, n_wanted)."""
@@ -246,7 +244,7 @@ class ProbeTable:
         if self.rungs is not None:
             decoded: IntArray = self.rungs.spent.decoded.astype(np.int64)
             return decoded
-        return np.minimum(self.trace_tokens[:, None], np.maximum(self._rows, 0))
+        return np.minimum(self.trace_tokens[:, None], self.padded_positions)
 
     @property
     def full_think_tokens(self) -> IntArray:

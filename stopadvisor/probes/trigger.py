@@ -18,8 +18,7 @@ from stopadvisor.probes.asking import ProbePlan
 
 __all__ = [
     "NO_MARKER_IDS", "ListedTrigger", "MarkerTrigger", "Positions", "TracePositions", "Trigger",
-    "at_trigger", "marker_positions", "probed_positions", "recorded_positions", "stride",
-    "trace_positions",
+    "at_trigger", "marker_positions", "probed_positions", "stride", "trace_positions",
 ]  # fmt: skip
 
 
@@ -148,32 +147,6 @@ class MarkerTrigger:
 
 Trigger = ListedTrigger | MarkerTrigger
 """A rule for positions; frozen, and shared by all traces of a policy."""
-
-
-def recorded_positions(
-    trigger: Trigger, trace_tokens: int, markers: Iterable[int]
-) -> tuple[int, ...]:
-    """All positions of a whole trace, given where its markers are."""
-    if isinstance(trigger, MarkerTrigger):
-        ids = [0] * trace_tokens  # stand in for ids that were not recorded
-        for at in markers:
-            ids[at] = 1
-        positions = replace(trigger, markers=((1,),)).start()
-        positions.feed(ids)
-    else:
-        positions = trigger.start()
-        positions.feed(trace_tokens)
-    return _rest(positions)
-
-
-def _rest(positions: Positions) -> tuple[int, ...]:
-    """All remaining positions, once the thinking is over."""
-    positions.finish()
-    rest = []
-    while (position := positions.next()) is not None:
-        rest.append(position)
-        positions.advance()
-    return tuple(rest)
 
 
 # --- One trace ------------------------------------------------------------------------------------
@@ -370,9 +343,20 @@ def marker_positions(
     if {marker[0] for marker in markers}.isdisjoint(thinking_ids):
         return ()
     trigger = MarkerTrigger(tuple(markers), min_gap=1, max_probes=len(thinking_ids))
+    whole = [_NO_TOKEN, *thinking_ids]  # a trigger never returns position 0
+    return tuple(at - 1 for at in _all_positions(trigger, whole))
+
+
+def _all_positions(trigger: MarkerTrigger, thinking_ids: Sequence[int]) -> list[int]:
+    """All positions of a whole trace."""
     positions = trigger.start()
-    positions.feed([_NO_TOKEN, *thinking_ids])  # a trigger never returns position 0
-    return tuple(at - 1 for at in _rest(positions))
+    positions.feed(thinking_ids)
+    positions.finish()
+    found = []
+    while (position := positions.next()) is not None:
+        found.append(position)
+        positions.advance()
+    return found
 
 
 def probed_positions(
@@ -386,13 +370,12 @@ def probed_positions(
         return plan.budgets
     probed = {budget for budget in plan.budgets if budget < trace_tokens}
     if plan.schedule == "marker" and trace_tokens:
-        trigger = MarkerTrigger(
-            plan.markers or ((_NO_TOKEN,),),
-            plan.min_gap,
-            plan.max_probes or trace_tokens,
-            plan.max_markers,
-        )
-        probed.update(recorded_positions(trigger, trace_tokens, markers or ()))
+        ids = [0] * trace_tokens  # stand in for ids that were not recorded
+        for at in markers or ():
+            ids[at] = 1
+        most = plan.max_probes or trace_tokens
+        trigger = MarkerTrigger(((1,),), plan.min_gap, most, plan.max_markers)
+        probed.update(_all_positions(trigger, ids))
     return tuple(sorted(probed))
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stopadvisor.ground.arrays import FloatArray
+from stopadvisor.ground.arrays import BoolArray, FloatArray
 from stopadvisor.ground.constants import PAPER_CACHED_WEIGHT
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.ground.fields import Condition, Line, Some
@@ -242,9 +242,9 @@ def stopped_counts(
     if serving not in REGIMES:
         raise CalibrationError(f"serving must be one of {REGIMES}, got {serving!r}")
     # On a grid one row holds for all questions.
-    positions = view.positions_at(range(view.n_checkpoints)).astype(np.float64)
+    positions = view.padded_positions.astype(np.float64)
     live = view.live  # (n_questions, n_probes)
-    asked = asked_at(view, positions, live, asking)
+    asked = asked_at(view, asking)
     prompt = view.prompt_tokens[:, None].astype(np.float64)
     prefix = prompt + positions  # (n_questions, n_probes)
     suffix = float(view.suffix_tokens)
@@ -331,15 +331,13 @@ def stopped_counts(
     return TokenCounts(decoded, cached, prefilled, requests, attended, headroom)
 
 
-def asked_at(
-    view: ProbeTable, positions: NDArray[np.float64], live: NDArray[np.bool_], asking: Asking
-) -> NDArray[np.bool_]:
+def asked_at(view: ProbeTable, asking: Asking) -> BoolArray:
     """Whether reaching a probe forces an answer there, (n_questions, n_probes)."""
     if view.on_stop == "probe":
-        return live
+        return view.live
     if not asking.before:
-        return np.zeros_like(live)
-    return live if asking.stop_at is None else live & (positions != asking.stop_at)
+        return np.zeros_like(view.live)
+    return view.live if asking.stop_at is None else view.live & (view.positions != asking.stop_at)
 
 
 def _so_far(values: NDArray[np.float64], asking: Asking) -> FloatArray:

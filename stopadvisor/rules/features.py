@@ -201,11 +201,6 @@ def _marker_density(table: ProbeTable) -> FloatArray:
     return np.where(prefix > 0, table.markers / np.maximum(prefix, 1), 0.0)
 
 
-def _positions(table: ProbeTable) -> IntArray:
-    """Thinking tokens before each probe; one row for a grid."""
-    return table.positions_at(range(table.n_checkpoints))
-
-
 def _of_answers(counts: IntArray, table: ProbeTable) -> IntArray:
     """Runs or votes, 0 where the answer is empty."""
     return np.where(table.answer_codes == EMPTY_ANSWER, 0, counts)
@@ -225,12 +220,12 @@ _COLUMNS: dict[str, Callable[[ProbeTable], NDArray[Any]]] = {
     "run_length": lambda t: run_lengths(t.answer_codes),
     "vote_share": lambda t: _votes(t.answer_codes) / _number(t),
     "marker_density": _marker_density,
-    "position": _positions,
-    "log_position": lambda t: _mapped(math.log, np.maximum(_positions(t), 1)),
+    "position": lambda t: t.padded_positions,
+    "log_position": lambda t: _mapped(math.log, np.maximum(t.padded_positions, 1)),
     "log_run": lambda t: _mapped(math.log1p, _of_answers(run_lengths(t.answer_codes), t)),
     "log_votes": lambda t: _mapped(math.log1p, _of_answers(_votes(t.answer_codes), t)),
     "vote_fraction": lambda t: _of_answers(_votes(t.answer_codes), t) / _number(t),
-    "tokens_since_probe": lambda t: np.diff(_positions(t), axis=1, prepend=0),
+    "tokens_since_probe": lambda t: np.diff(t.padded_positions, axis=1, prepend=0),
     "answer_log_odds": lambda t: log_odds_of(t.mean_logprob),
     "closed_by_itself": lambda t: np.asarray(t.closed_by_itself),
     "ended": lambda t: t.ended,

@@ -265,8 +265,7 @@ def serving_costs(
     full = full_counts(view)
     full_cost, full_decoded = float(full.weighed(weights).mean()), float(full.decoded.mean())
     full_attended = float(full.attended.mean())
-    positions = view.positions_at(range(view.n_checkpoints)).astype(np.float64)
-    asked = asked_at(view, positions, view.live, asking)
+    asked = asked_at(view, asking)
     column = np.arange(view.n_checkpoints)
     reached = column <= stops[:, None] if asking.before else column == stops[:, None]
     probes = float((asked & reached).sum(axis=1).mean())

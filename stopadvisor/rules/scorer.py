@@ -73,7 +73,7 @@ class Scorer:
 
     def _is_last(self, view: ProbeTable) -> BoolArray:
         """Whether each probe is at `stop_at`; (n_questions or 1, n_probes)."""
-        positions = view.positions_at(range(view.n_checkpoints))
+        positions = view.padded_positions
         if self.schedule.stop_at is None:
             return np.zeros(positions.shape, dtype=bool)
         return np.asarray(positions == self.schedule.stop_at)

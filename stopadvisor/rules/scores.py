@@ -60,7 +60,7 @@ def scalar_scores(family: str, table: ProbeTable) -> FloatArray:
         leap = np.zeros_like(confidence)
         leap[:, 1:] = np.maximum(0.0, confidence[:, 1:] - confidence[:, :-1]) * confidence[:, 1:]
         return leap
-    positions = table.positions_at(range(table.n_checkpoints))
+    positions = table.padded_positions
     if family in AGREEMENT_FAMILIES:
         stood = standing_tokens(positions, table.answer_codes).astype(np.float64)
         return stood if family == "agreement" else stood / np.sqrt(np.maximum(positions, 1))

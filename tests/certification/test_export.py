@@ -212,7 +212,7 @@ def test_yardsticks_are_read_at_the_certified_threshold(rule: ExportedRule) -> N
     stopped = stops < view.n_checkpoints
     assert [value >= 0 for value in served.stop] == stopped.tolist()
     row = int(np.flatnonzero(stopped)[0])
-    assert served.stop[row] == view.positions_at(range(view.n_checkpoints))[0, stops[row]]
+    assert served.stop[row] == view.padded_positions[0, stops[row]]
     assert served.prompt_tokens == tuple(entered.prompt_tokens)
     assert len(served.first_logprob or ()) == view.live[:, 0].sum()
 

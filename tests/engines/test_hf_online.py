@@ -14,14 +14,7 @@ import pytest
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import Reply, make_requests, policy_plan
 from stopadvisor.probes.asking import OnStop, ProbePlan, RawProbe, RawTrace
-from stopadvisor.probes.trigger import (
-    ListedTrigger,
-    MarkerTrigger,
-    Trigger,
-    at_trigger,
-    recorded_positions,
-    stride,
-)
+from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger, Trigger, at_trigger, stride
 from stopadvisor.rules.families import display_threshold
 from stopadvisor.workload.questions import Question, read_workload
 from tests.engines.online_policies import TINY_REASONER, bound, rule
@@ -32,6 +25,7 @@ from tests.policy_content import (
     full_budget_content,
     trigger_content,
 )
+from tests.probes.test_trigger import walked
 
 if TYPE_CHECKING:
     from stopadvisor.engines.hf.engine import HfEngine
@@ -64,8 +58,8 @@ class Replayed:
 
 def replay(policy: Policy, trace: RawTrace, on_stop: OnStop = "probe") -> Replayed:
     stepper, found = policy.start("numeric"), Replayed()
-    probes, markers = {probe.budget: probe for probe in trace.probes}, trace.marker_positions or ()
-    for position in recorded_positions(policy.trigger, trace.trace_tokens, markers):
+    probes = {probe.budget: probe for probe in trace.probes}
+    for position in walked(policy.trigger, trace.thinking_ids, []):
         if position == policy.trigger.stop_at and on_stop == "answer":
             found.position = position
             break

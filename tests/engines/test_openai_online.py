@@ -18,17 +18,12 @@ from stopadvisor.ground.errors import ModelError, PolicyError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import Reply, make_requests, policy_plan
 from stopadvisor.probes.asking import OnStop
-from stopadvisor.probes.trigger import (
-    ListedTrigger,
-    MarkerTrigger,
-    Trigger,
-    recorded_positions,
-    stride,
-)
+from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger, Trigger, stride
 from tests.engines.fake_server import FakeServer, Story, fake_server, ids_of, words
 from tests.engines.online_policies import bound
 from tests.engines.test_openai_engine import engine_at
 from tests.policy_content import family_content, full_budget_content, trigger_content
+from tests.probes.test_trigger import walked
 
 THINKING = ids_of(Story().thinking)
 LENGTH = len(THINKING)
@@ -180,9 +175,7 @@ def elsewhere(name: str) -> tuple[Trigger, dict[str, Any]]:
 @pytest.mark.parametrize("name", ["stride", "stride-stop", "marker", "marker-stop", "none"])
 def test_policies_probe_and_stop_where_their_trigger_says(name: str, on_stop: OnStop) -> None:
     trigger, changes = elsewhere(name)
-    marks = [m[0] for m in getattr(trigger, "markers", ())]
-    at = [i for i, token in enumerate(THINKING) if token in marks]
-    expected = recorded_positions(trigger, LENGTH, at)
+    expected = walked(trigger, THINKING, [])
     assert expected
     with fake_server() as server:
         reply = one(server, on_stop=on_stop, **changes)
@@ -195,7 +188,7 @@ def test_policies_probe_and_stop_where_their_trigger_says(name: str, on_stop: On
     assert reply.stopped_at == (len(expected) - 1 if stops else None)
     suffix = [*words().closer.ids, *ids_of(CUES["terse"])]
     begun = len(prompts[0]) + len(suffix)
-    assert [len(p) - begun for p in prompts if p[-len(suffix) :] == suffix] == list(asked)
+    assert [len(p) - begun for p in prompts if p[-len(suffix) :] == suffix] == asked
     if stops:
         assert reply.thinking == words().decode(THINKING[: trigger.stop_at])
         assert (reply.visible_tokens > 0) == (on_stop == "answer")
