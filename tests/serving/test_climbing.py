@@ -14,7 +14,7 @@ from stopadvisor.engines.openai.climbing import climb
 from stopadvisor.engines.openai.rung_servers import RungServers
 from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.policy.frozen import load_policy, save_policy
-from stopadvisor.policy.requests import RungAnswer
+from stopadvisor.policy.requests import Request, RungAnswer
 from stopadvisor.probes.asking import Prompt
 from stopadvisor.rules.climb import Climb
 from stopadvisor.runs.directory import RunDirectory
@@ -299,7 +299,7 @@ def test_samples_of_a_model_here_are_asked_for_by_their_numbers() -> None:
 
     async def climbed() -> list[str]:
         servers = RungServers(ladder, concurrency=4, local=ask)
-        found = await climb(servers, policy, Prompt("key", ()), "exact")
+        found = await climb(servers, policy, Request(Prompt("key", ()), "exact"))
         return [reply.text for reply in found.asked]
 
     assert asyncio.run(climbed()) == [f"The answer is {k}." for k in range(4)]

@@ -20,7 +20,7 @@ from stopadvisor.policy.climber import Ask
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import Climbed, Reply, Request, RungAnswer
 from stopadvisor.policy.session import Rule
-from stopadvisor.probes.asking import ProbePlan, Prompt
+from stopadvisor.probes.asking import ProbePlan
 
 __all__ = ["LadderEngine", "climb"]
 
@@ -28,8 +28,7 @@ __all__ = ["LadderEngine", "climb"]
 async def climb(
     servers: RungServers,
     policy: Policy,
-    prompt: Prompt,
-    task: str,
+    request: Request,
     *,
     reference_alone: bool = False,
     before: Sequence[RungAnswer] = (),
@@ -46,7 +45,7 @@ async def climb(
     leaves_reference : bool
         Return before asking the reference, if it is a single reply.
     """
-    climber = policy.climb(task, reference_alone=reference_alone)
+    climber = policy.climb(request.task, reference_alone=reference_alone)
     left = leaves_reference and policy.ladder[-1].repeat == 1
     asked: list[RungAnswer] = []
     answers: list[str | None] = []
@@ -56,7 +55,7 @@ async def climb(
         made = [reply for reply in before if reply.name == ask.rung.name]
         if ask.sample < len(made) and made[ask.sample].finished:
             return made[ask.sample]
-        each = replace(prompt, sample=ask.sample)
+        each = replace(request.prompt, sample=ask.sample)
         return await servers.ask(
             ask.rung, each, max_tokens=ask.max_tokens, logprobs=ask.needs_logprob
         )
@@ -74,7 +73,7 @@ async def climb(
             reply = done.result()
             # A reply without the log-probability that the rule reads cannot be judged: climb.
             known = reply.mean_logprob is not None or not ask.needs_logprob
-            answers.append(extract_natural(task, reply.text) if reply.finished else None)
+            answers.append(extract_natural(request.task, reply.text) if reply.finished else None)
             asked.append(reply)
             judged = climber.observe(
                 answer=answers[-1] or "",
@@ -127,10 +126,8 @@ class LadderEngine:
         del plan
 
         async def ask(request: Request) -> Reply:
-            began, prompt = time.perf_counter(), request.prompt
-            climbed = await climb(
-                self.servers, self.policy, prompt, request.task, reference_alone=rule is None
-            )
+            began = time.perf_counter()
+            climbed = await climb(self.servers, self.policy, request, reference_alone=rule is None)
             for reply in climbed.asked:  # one remark per rung
                 if reply.down is not None and not any(reply.name in said for said in self.remarks):
                     down = f"rung {reply.name} was down, and was climbed past: {reply.down}"

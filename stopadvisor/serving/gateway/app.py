@@ -249,9 +249,7 @@ class Gateway:
                 raise EngineError("not checked yet")
             with bound.used() as servers:
                 async with asyncio.timeout_at(request.ends):
-                    climbed = await climb(
-                        servers, served.policy, asked.prompt, asked.task, leaves_reference=True
-                    )
+                    climbed = await climb(servers, served.policy, asked, leaves_reference=True)
         except TimeoutError:
             raise
         except Exception as error:  # noqa: BLE001 - in any case the reference can answer
@@ -462,8 +460,6 @@ async def finish_climb(
 ) -> FullThinking:
     """Ask the reference too, reusing the samples it has already given."""
     with bound.used() as servers:
-        full = await climb(
-            servers, policy, asked.prompt, asked.task, reference_alone=True, before=climbed.asked
-        )
+        full = await climb(servers, policy, asked, reference_alone=True, before=climbed.asked)
     decoded = sum(reply.completion_tokens for reply in full.asked)
     return FullThinking(full.served.text if full.served.finished else None, decoded)
