@@ -6,7 +6,7 @@ are in `consistency`, `claims` and `evidence`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal
@@ -42,7 +42,7 @@ from stopadvisor.runs.ladder import MOST_RUNGS, MOST_SAMPLES, Ladder, Rung
 __all__ = [
     "LADDER_TRIGGER", "MIXED_TASKS", "EngineTerms", "GoldenDecision", "GoldenExample",
     "GoldenStep", "LadderTerms", "ModelTerms", "PolicyTerms", "ProbeTerms", "SamplingTerms",
-    "TokenText", "TriggerTerms", "reads_logprobs", "trigger_of", "trigger_terms",
+    "TokenText", "TriggerTerms", "trigger_of", "trigger_terms",
 ]  # fmt: skip
 
 MIXED_TASKS = "mixed"
@@ -52,11 +52,6 @@ _MOST_MARKERS = 1024
 _MOST_GOLDEN = 32
 _MOST_STEPS = 1024
 _LOGPROB_FAMILIES = ("confidence", "entropy", "confidence-leap", "deer", "rung-confidence")
-
-
-def reads_logprobs(family: str | None, features: Sequence[str]) -> bool:
-    """Whether a rule reads log-probability or entropy, so that the entropy source matters."""
-    return family in _LOGPROB_FAMILIES or not set(features).isdisjoint(LOGPROB_FEATURES)
 
 
 def _is_timestamp(value: str) -> bool:
@@ -375,7 +370,8 @@ class PolicyTerms:
     @property
     def reads_logprobs(self) -> bool:
         """Whether the rule reads log-probability or entropy, not only answers."""
-        return reads_logprobs(self.family, self.features)
+        of_features = not set(self.features).isdisjoint(LOGPROB_FEATURES)
+        return self.family in _LOGPROB_FAMILIES or of_features
 
     @property
     def grading(self) -> dict[str, str]:
