@@ -193,6 +193,8 @@ def saving_band(costs: FloatArray, full: FloatArray, *, rng: np.random.Generator
     is asymptotic.  In simulations of 100 to 400 questions the band covered the saving at the
     certified threshold in 99 % of data sets, and at all thresholds at once in 86 to 93 %: where
     almost no question stops, or almost every one, the standard error is poorly estimated.
+    With 40 questions, of which few think long and decide the saving, it understated the saving in
+    18 % of data sets.
     """
     counts = resample_counts(len(full), _RESAMPLES, rng=rng).astype(np.float64)
     totals = counts @ full
