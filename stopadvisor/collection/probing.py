@@ -207,8 +207,8 @@ class _Probing:
         run, pilot = (begun, ()) if begun else self._begin(path, manifest, plan, batch_size)
         if begun and self.settings.regrade:
             check_grader(run, self.settings.grader)
-            changed = regrade(run, self.graders.right, self.workload)
-            self.progress.remark(f"graded again: {changed} questions changed")
+            regrade(run, self.graders.right, self.workload)
+            self.progress.remark(f"graded {path} again")  # how many changed would tell outcomes
         if self.settings.preflight:
             self._preflight(run, pilot, batch_size)
         draws = self.engine.temperature(run.plan) > 0

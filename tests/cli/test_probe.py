@@ -135,6 +135,15 @@ def test_ctrl_c_keeps_what_was_finished(bench: Bench) -> None:
     assert bench.json(*words, code=130)["error"]["type"] == "Interrupted"
 
 
+def test_regrading_takes_new_gold_and_tells_no_outcome(bench: Bench) -> None:
+    bench("--out", bench.out)
+    bench.file.write_text(bench.file.read_text().replace('"gold": "0"', '"gold": "999"'))
+    code, _, err = bench("--out", bench.out, "--regrade")
+    assert code == 0, err
+    assert f"graded {bench.out} again\n" in err  # nor how many changed
+    assert bench.run.records()[0].gold == "999"
+
+
 # --- Without gold ---------------------------------------------------------------------------------
 
 
