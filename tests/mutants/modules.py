@@ -77,9 +77,9 @@ EQUIVALENT: dict[str, str] = {
     "engines/engine_settings : _AT_ONCE_HERE = 256 ->": "one question more is fine",
     "engines/hf/branch : MOST_AT_ONCE = 32 ->": "one branch more decodes the same",
     "engines/hf/branch : 2 ** 26 ->": "larger pieces give the same figures",
-    "engines/hf/branch _Grid.compact: 4 * len(rows)": "when rows are dropped changes no answer",
-    "engines/hf/branch _Grid.compact: 3 * len(active)": "when rows are dropped changes no answer",
-    "engines/hf/branch _Grid.compact: 2 * active.sum()": "when slots are dropped changes no answer",
+    "engines/hf/branch Grid.compact: 4 * len(rows)": "when rows are dropped changes no answer",
+    "engines/hf/branch Grid.compact: 3 * len(active)": "when rows are dropped changes no answer",
+    "engines/hf/branch Grid.compact: 2 * active.sum()": "when slots are dropped changes no answer",
     "engines/hf/branch _statistics: max(1, _STATISTICS_ELEMENTS": (
         "larger pieces give the same figures"
     ),

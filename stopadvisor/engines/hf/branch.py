@@ -19,19 +19,11 @@ from torch import Tensor
 
 from stopadvisor.engines.answer_end import AnswerStops, AnswerTokens, ForcedAnswer
 from stopadvisor.engines.hf.cache import KeptCache, Runner, additive
-from stopadvisor.engines.hf.sampler import Sampler
 from stopadvisor.engines.sampling import entropy_top_k
 from stopadvisor.ground.errors import EngineError, ModelError
 from stopadvisor.probes.asking import ProbePlan
 
-__all__ = [
-    "MOST_AT_ONCE",
-    "Branch",
-    "check_branches",
-    "probe_branches",
-    "probe_in_chunks",
-    "write_on_branches",
-]
+__all__ = ["MOST_AT_ONCE", "Branch", "Grid", "check_branches", "probe_branches", "probe_in_chunks"]
 
 MOST_AT_ONCE = 32
 """Branches of one trace decoded together; a usual grid has fewer."""
@@ -72,7 +64,7 @@ def probe_branches(
     if not branches:
         return []
     suffix_ids, cap = stops.chat.suffix_ids(plan.cue), plan.cap
-    grid = _Grid(runner, kept, branches, len(suffix_ids), cap, consume=consume)
+    grid = Grid(runner, kept, branches, len(suffix_ids), cap, consume=consume)
     rules = stops.after_cue(plan.cue)
     answers = [AnswerTokens(rules) for _ in branches]
     measured = np.zeros((len(branches), cap, 3))  # log-probability, entropy, tail mass
@@ -135,36 +127,7 @@ def probe_in_chunks(
     return [answers[number] for number in range(len(branches))]
 
 
-def write_on_branches(
-    runner: Runner,
-    kept: KeptCache,
-    branches: Sequence[Branch],
-    closer: Sequence[int],
-    sampler: Sampler,
-    *,
-    stop_ids: Sequence[int],
-    cap: int,
-) -> list[list[int]]:
-    """Close the thinking and sample a visible answer on each branch, at most one per row.
-
-    Branches must be in row order.  Returns token ids, including the ending one, and leaves the kept
-    cache unchanged.
-    """
-    grid = _Grid(runner, kept, branches, len(closer), cap, consume=False)
-    logits = grid.open(closer)
-    answers: list[list[int]] = [[] for _ in branches]
-    for step in range(cap):
-        tokens = sampler.draw(logits[:, 0], step)
-        for answer, token in zip(answers, tokens.tolist(), strict=True):
-            if not (answer and answer[-1] in stop_ids):
-                answer.append(token)
-        if step == cap - 1 or all(answer[-1] in stop_ids for answer in answers):
-            break
-        logits = grid.extend(tokens[:, None])
-    return answers
-
-
-class _Grid:
+class Grid:
     """Branches laid out as cache rows by slots, with their mask and positions."""
 
     def __init__(
@@ -316,7 +279,7 @@ def check_branches(runner: Runner, vocabulary: int) -> None:
     prompts, thinking, tail = [ids[:3], ids[4:6]], [ids[3:9], ids[6:10]], ids[10:12]
     kept, _ = runner.prefill(prompts, pad_id=0, texts=thinking)
     branches = [Branch(row, seen) for row in range(2) for seen in (1, 4)]
-    grid = _Grid(runner, kept, branches, len(tail), 1, consume=True)
+    grid = Grid(runner, kept, branches, len(tail), 1, consume=True)
     logits = grid.open(tail).float()
     errors = []
     for at, branch in zip(np.ndindex(2, 2), branches, strict=True):

@@ -21,7 +21,7 @@ from torch import Tensor
 from stopadvisor.engines.answer_end import AnswerStops
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.errors import OutOfMemory, first_line
-from stopadvisor.engines.hf.branch import Branch, write_on_branches
+from stopadvisor.engines.hf.branch import Branch, Grid
 from stopadvisor.engines.hf.cache import KeptCache, Runner, additive
 from stopadvisor.engines.hf.sampler import Sampler, uniforms
 from stopadvisor.engines.hf.size import host_memory
@@ -127,19 +127,28 @@ class LocalModel:
     ) -> list[list[int]]:
         """Close the thinking on each branch and sample a visible answer; `kept` is unchanged.
 
-        Traces and branches must be in the order of the cache's rows.
+        Traces and branches must be in the order of the cache's rows, with at most one branch per
+        row.  Returns token ids, including the ending one.
         """
-        closer, plan = self.chat.closer.ids, traces[0].plan
+        closer, cap = self.chat.closer.ids, traces[0].plan.answer_cap
         begun = []
         for branch in branches:
             trace = traces[branch.row]
             seen = [*trace.prompt_ids, *trace.ids[: branch.tokens], *closer]
             begun.append((trace, seen, branch.tokens + len(closer)))
-        sampler = self._sampler(begun, plan.answer_cap)
-        stop_ids, cap = self.stop_ids, plan.answer_cap
-        return write_on_branches(
-            self.runner, kept, branches, closer, sampler, stop_ids=stop_ids, cap=cap
-        )
+        sampler = self._sampler(begun, cap)
+        grid = Grid(self.runner, kept, branches, len(closer), cap, consume=False)
+        logits = grid.open(closer)
+        answers: list[list[int]] = [[] for _ in branches]
+        for step in range(cap):
+            tokens = sampler.draw(logits[:, 0], step)
+            for answer, token in zip(answers, tokens.tolist(), strict=True):
+                if not (answer and answer[-1] in self.stop_ids):
+                    answer.append(token)
+            if step == cap - 1 or all(answer[-1] in self.stop_ids for answer in answers):
+                break
+            logits = grid.extend(tokens[:, None])
+        return answers
 
     def _sampler(self, begun: Sequence[tuple[Trace, Sequence[int], int]], steps: int) -> Sampler:
         """Return a sampler that continues each (trace, ids so far, number generated)."""
