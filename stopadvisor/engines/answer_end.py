@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stopadvisor.engines.chat import Chat
-from stopadvisor.probes.asking import is_open_cue
 
 __all__ = ["AnswerStops", "AnswerTokens", "Ask", "ForcedAnswer"]
 
@@ -56,8 +55,6 @@ class AnswerStops:
     chat: Chat
     flags: NDArray[np.uint8] = field(repr=False)
     """Bit flags of each token id: EOS, newline, content, brace."""
-    is_open: bool = False
-    """The answer is inside the thinking, so `AnswerTokens` also reads the tokens after it."""
 
     @classmethod
     def of(cls, chat: Chat, stop_ids: Sequence[int], vocabulary: int) -> AnswerStops:
@@ -81,10 +78,6 @@ class AnswerStops:
         flags[inside] = _EOS
         flags.flags.writeable = False
         return cls(chat, flags)
-
-    def after_cue(self, cue: str) -> AnswerStops:
-        """Return the rules after this cue."""
-        return replace(self, is_open=is_open_cue(cue))
 
     def newline_ids(self) -> tuple[int, ...]:
         """Return newline tokens for a server that stops only at token ids.
@@ -140,6 +133,8 @@ class AnswerTokens:
     """
 
     stops: AnswerStops
+    is_open: bool = False
+    """The answer is inside the thinking, so the tokens after it are read too."""
     ids: list[int] = field(default_factory=list)
     """All decoded tokens."""
     over: bool = False
@@ -162,7 +157,7 @@ class AnswerTokens:
             ):
                 self._end = len(self.ids)
             self._has_content |= bool(flags & _CONTENT)
-        self.over = self._closing_is_known() if self.stops.is_open else self._end is not None
+        self.over = self._closing_is_known() if self.is_open else self._end is not None
         return self.over
 
     async def decode(self, ask: Ask[_Row], cap: int) -> list[_Row]:
@@ -221,5 +216,5 @@ class AnswerTokens:
             mean_logprob=min(logprob, 0.0),
             mean_entropy=max(entropy, 0.0),
             tail_mass=None if tail_mass is None else min(max(tail_mass, 0.0), 1.0),
-            closed_by_itself=self.closed if stops.is_open else None,
+            closed_by_itself=self.closed if self.is_open else None,
         )

@@ -25,8 +25,8 @@ def run(stops: AnswerStops, pieces: list[str]) -> tuple[int, bool, str]:
     return len(answer.ids), answer.over, answer.forced(0.0, 0.0, None).text
 
 
-def taken(stops: AnswerStops, pieces: list[str]) -> AnswerTokens:
-    answer = AnswerTokens(stops)
+def taken(stops: AnswerStops, pieces: list[str], *, is_open: bool = False) -> AnswerTokens:
+    answer = AnswerTokens(stops, is_open=is_open)
     for token in (i for piece in pieces for i in stops.chat.tokenizer.encode(piece)):
         if answer.take(token):
             break
@@ -80,7 +80,7 @@ def test_the_logits_may_be_wider_than_the_tokenizer(stops: AnswerStops) -> None:
 def test_what_follows_an_answer_in_open_thinking(
     pieces: list[str], taken_tokens: int, text: str, counted: int, closed: bool, stops: AnswerStops
 ) -> None:
-    answer = taken(stops.after_cue("open:Answer:"), pieces)
+    answer = taken(stops, pieces, is_open=True)
     forced = answer.forced(-1.0, 1.0, None)
     assert (len(forced.ids), forced.text, answer.counted) == (taken_tokens, text, counted)
     assert forced.closed_by_itself is closed
@@ -103,7 +103,7 @@ def test_a_closer_of_several_tokens_follows_or_does_not(
 ) -> None:
     tokenizer = byte_tokenizer(think=False)
     chat = Chat.of(tokenizer, think_tags=("[T]", closer))
-    answer = taken(AnswerStops.of(chat, (EOS,), len(tokenizer)).after_cue("open:x"), pieces)
+    answer = taken(AnswerStops.of(chat, (EOS,), len(tokenizer)), pieces, is_open=True)
     forced = answer.forced(-1.0, 1.0, None)
     assert answer.over
     assert (forced.text, forced.closed_by_itself) == (" 42", closed)

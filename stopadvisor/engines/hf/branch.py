@@ -21,7 +21,7 @@ from stopadvisor.engines.answer_end import AnswerStops, AnswerTokens, ForcedAnsw
 from stopadvisor.engines.hf.cache import KeptCache, Runner, additive
 from stopadvisor.engines.sampling import entropy_top_k
 from stopadvisor.ground.errors import EngineError, ModelError
-from stopadvisor.probes.asking import ProbePlan
+from stopadvisor.probes.asking import ProbePlan, is_open_cue
 
 __all__ = ["MOST_AT_ONCE", "Branch", "Grid", "check_branches", "probe_branches", "probe_in_chunks"]
 
@@ -65,8 +65,7 @@ def probe_branches(
         return []
     suffix_ids, cap = stops.chat.suffix_ids(plan.cue), plan.cap
     grid = Grid(runner, kept, branches, len(suffix_ids), cap, consume=consume)
-    rules = stops.after_cue(plan.cue)
-    answers = [AnswerTokens(rules) for _ in branches]
+    answers = [AnswerTokens(stops, is_open=is_open_cue(plan.cue)) for _ in branches]
     measured = np.zeros((len(branches), cap, 3))  # log-probability, entropy, tail mass
     top_k = entropy_top_k(plan.entropy)
     logits = grid.open(suffix_ids)

@@ -25,7 +25,7 @@ from stopadvisor.engines.openai.endpoint import Endpoint, find_endpoint
 from stopadvisor.engines.sampling import Sampling, entropy_top_k, thinking_room
 from stopadvisor.engines.trace import Figures, Trace, TraceEnd, mean_figures, token_figures
 from stopadvisor.ground.errors import EngineError, ModelError
-from stopadvisor.probes.asking import ProbePlan, Prompt
+from stopadvisor.probes.asking import ProbePlan, Prompt, is_open_cue
 
 __all__ = ["NO_ENTROPY", "ServedModel", "open_client"]
 
@@ -155,7 +155,7 @@ class ServedModel:
             new = self._new_ids(answer, newline=True)
             return new, [(0.0, 0.0, 0.0)] * len(new) if k is None else _figures(answer, k)
 
-        forced = AnswerTokens(self.stops.after_cue(plan.cue))
+        forced = AnswerTokens(self.stops, is_open=is_open_cue(plan.cue))
         rows = await forced.decode(ask, plan.cap)
         if len(rows) < forced.counted:
             raise EngineError(

@@ -19,7 +19,7 @@ from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.live import Grown
 from stopadvisor.engines.trace import Trace, TraceEnd, mean_figures, token_figures
 from stopadvisor.ground.errors import EngineError
-from stopadvisor.probes.asking import ProbePlan, Prompt
+from stopadvisor.probes.asking import ProbePlan, Prompt, is_open_cue
 from stopadvisor.serving.vllm.adapter import VllmEngine
 
 __all__ = ["EngineModel", "EngineThinking", "Likeliest", "Position", "figures", "positions"]
@@ -117,7 +117,7 @@ class EngineModel:
             rows = [] if k is None else positions(new.logprobs, new.token_ids, k)
             return new.token_ids, rows
 
-        forced = AnswerTokens(self.stops.after_cue(plan.cue))
+        forced = AnswerTokens(self.stops, is_open=is_open_cue(plan.cue))
         rows = await forced.decode(ask, plan.cap)
         logprob, entropy, tail = mean_figures(figures(rows)) if rows else (0.0, 0.0, 0.0)
         if likeliest is None:
