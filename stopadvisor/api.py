@@ -297,8 +297,7 @@ def assess_target(
     result = replace(result, remarks=remarks, headline=assessed_headline(result))
     save_assessment(source, result, choice)
     # Probing has shown the remarks on the sample already.
-    for remark in on_promise if from_workload else on_sample + on_promise:
-        progress.remark(f"note: {remark}")
+    progress.notes(on_promise if from_workload else on_sample + on_promise)
     return source, result
 
 

@@ -129,6 +129,5 @@ def command(
     config = effective_config(click.get_current_context())
     replace_file(source.folder / CONFIG.name, config.encode())
     if not (is_paper or no_report) and os.environ.get("STOPADVISOR_REPORT") != "0":
-        for remark in refresh_report(source.folder, begin=True):
-            progress.remark(f"note: {remark}")
+        progress.notes(refresh_report(source.folder, begin=True))
     return Printed(result, assess_sheet(result, verbose=verbose))

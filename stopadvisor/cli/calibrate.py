@@ -123,10 +123,8 @@ def command(
         progress.remark(f"calibrating {source.folder}, the run assessed last")
     asked_alpha(asked.alpha, None)  # refuses to take it from the assessment
     result = issue(source, request, target, calibrated_headline, source_policy=source_policy)
-    for remark in result.remarks:
-        progress.remark(f"note: {remark}")
+    progress.notes(result.remarks)
     if result.promoted is not None:
-        for remark in refresh_report(source.folder):
-            progress.remark(f"note: {remark}")
+        progress.notes(refresh_report(source.folder))
     code = 0 if result.certified else NOT_CERTIFIED
     return Printed(result, calibrate_sheet(result, verbose=verbose), code)

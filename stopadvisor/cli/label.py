@@ -128,9 +128,7 @@ def begin(path: Path, request: CertifyRequest, progress: Progress) -> LabelRun:
     with lock_directory(source.folder):
         run = start_labelling(source, replace(request, overrides=lost))
     texts, missing = _questions(run.directory)
-    for remark in (run.file.repair(), missing):
-        if remark is not None:
-            progress.remark(f"note: {remark}")
+    progress.notes(filter(None, (run.file.repair(), missing)))
     return replace(run, texts=texts)
 
 

@@ -38,7 +38,6 @@ def command(progress: Progress, policy: Path) -> Printed:
     with lock_directory(policy.parent):
         promotion = promote(policy)
     remarks = refresh_report(policy.parent)
-    for remark in remarks:
-        progress.remark(f"note: {remark}")
+    progress.notes(remarks)
     promotion = replace(promotion, remarks=tuple(remarks))
     return Printed(promotion, promote_sheet(promotion))

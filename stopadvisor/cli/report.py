@@ -40,6 +40,5 @@ def command(progress: Progress, path: Path | None, out: Path | None) -> Printed:
     written = write_report(source.folder, out)
     if path is None:
         progress.remark(f"reporting on {source.folder}, the run assessed last")
-    for remark in written.remarks:
-        progress.remark(f"note: {remark}")
+    progress.notes(written.remarks)
     return Printed(written, report_sheet(written))

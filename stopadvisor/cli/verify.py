@@ -88,8 +88,7 @@ def command(
     if len(files) < 2:
         progress.remark(f"checking {file} on {probes}")
     checked = check_policy(policy, str(file), source, str(probes), request)
-    for remark in checked.remarks:
-        progress.remark(f"note: {remark}")
+    progress.notes(checked.remarks)
     exit_code = UNDECIDED if gate and checked.verdict != "confirmed" else 0
     if checked.verdict == "contradicted":
         exit_code = CONTRADICTED

@@ -127,8 +127,7 @@ def regrade_run(path: Path, progress: Progress, grader_name: str | None = None) 
             )
             workload = None
         regrade(run, graders.right, workload)
-        for remark in graders.right.remarks():
-            progress.remark(f"note: {remark}")
+        progress.notes(graders.right.remarks())
     progress.remark(f"graded {path} again")
 
 

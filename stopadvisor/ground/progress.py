@@ -28,6 +28,11 @@ class Progress:
     def remark(self, text: str) -> None:
         """Show one line to the user."""
 
+    def notes(self, texts: Iterable[str]) -> None:
+        """Show remarks on a result, a line each."""
+        for text in texts:
+            self.remark(f"note: {text}")
+
 
 _SHOWN: ContextVar[Progress | None] = ContextVar("shown", default=None)
 
