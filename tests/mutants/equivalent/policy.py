@@ -69,10 +69,10 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         ": (0.0, 64.0) -> (0.0, 70": "how far examples at the threshold are searched for",
         ": -30.0 -> -33": "how far examples at the threshold are searched for",
         "_clear: 10 * _TOLERANCE -> 11": "a tenth more tolerance is fine",
-        "_clear: abs(decisions[-1]['score'] - threshold) > 10 * _TOLERANCE ->"
-        " abs(decisions[-1]['score'] - threshold) >=": "differs at equality, by rounding",
+        "_clear: abs(entry.decisions[-1].score - threshold) > 10 * _TOLERANCE ->"
+        " abs(entry.decisions[-1].score - threshold) >=": "differs at equality, by rounding",
         "_edge: high - low < _DISTANCE ->": "close enough to the threshold",
-        "_ranges: steps[-2]['think_tokens'] if len(steps) > 1 else 0 ->": (
+        "_ranges: steps[-2].think_tokens if len(steps) > 1 else 0 ->": (
             "an example at the threshold is sought one token later"
         ),
         "_ranges: trigger.stop_at - 1 -> trigger.stop_at - 2": (

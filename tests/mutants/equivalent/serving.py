@@ -204,7 +204,6 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "EngineModel.force: (0.0, 0.0, 0.0) -> (0.0, ": (
             "rules that ask for no figures do not read them"
         ),
-        "EngineModel.live: self, trace": "it is always given",
         "Likeliest.rest: min(-row.likeliest[-1], 10000.0) ->": "nothing is that unlikely",
         "Likeliest: count: int = 64 ->": "one more bounds just as well",
     },
