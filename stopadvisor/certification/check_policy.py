@@ -16,7 +16,13 @@ from stopadvisor.answers.grading import BY_GOLD, described
 from stopadvisor.assessment.fit_assessment import meaning_of_cut
 from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.certification.looks import open_rows
-from stopadvisor.certification.verification import Verification, fresh_questions, scorer_of, verify
+from stopadvisor.certification.verification import (
+    Verification,
+    fresh_questions,
+    scorer_of,
+    under_reference,
+    verify,
+)
 from stopadvisor.ground.arrays import IntArray
 from stopadvisor.ground.constants import DEFAULT_DELTA, TRUNCATED_WARN
 from stopadvisor.ground.errors import PolicyError, ProbeError
@@ -96,7 +102,8 @@ def check_policy(
     PolicyError
         The probes do not match what the policy is bound to, or none of them is fresh.
     ProbeError
-        The source has no test part, or its log of looks cannot be read.
+        The source has no test part, lacks the answers of the certificate's full reference, or its
+        log of looks cannot be read.
     """
     terms, certificate = policy.terms, policy.terms.certificate
     if certificate is None:
@@ -114,7 +121,7 @@ def check_policy(
     # Without gold, only fit questions were sampled twice.
     repeats = view.without_repeats() is not view
     fresh = fresh_questions(terms, view.table, workload_sha256=sha, alone=repeats)
-    scorer_of(terms, view.table)
+    scorer_of(terms, under_reference(certificate.reference, view.table.take(fresh.rows)))
     with lock_directory(view.folder):
         check = record_check(
             view.folder,

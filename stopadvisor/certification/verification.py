@@ -7,7 +7,7 @@ checks that the probes come from the model that the policy is bound to.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -32,8 +32,10 @@ from stopadvisor.stats.intervals import exact_interval, paired_difference
 
 __all__ = [
     "CategoryRisk", "Fresh", "Verification", "costing", "fresh_questions", "questions_seen",
-    "scorer_of", "verify",
+    "scorer_of", "under_reference", "verify",
 ]  # fmt: skip
+
+Table = TypeVar("Table", bound=ProbeTable)
 
 
 @dataclass(frozen=True)
@@ -161,11 +163,12 @@ def scorer_of(terms: PolicyTerms, table: ProbeTable, *, along_order: bool = Fals
         schedule: Schedule = ListedTrigger(tuple(int(t) for t in reversed(terms.order)))
     else:
         schedule = trigger_of(terms)
-        if table.reference == "last-checkpoint" and isinstance(schedule, ListedTrigger):
-            last = int(table.budgets[-1])
-            if max(schedule.positions, default=-1) < last:
-                schedule = replace(schedule, positions=(*schedule.positions, last))
-    return _on(Scorer(terms.family, schedule, _linear(terms)), table)
+    scorer = _on(Scorer(terms.family, schedule, _linear(terms)), table)
+    if table.reference == "last-checkpoint" and isinstance(schedule, ListedTrigger):
+        last = int(table.budgets[-1])
+        positions = (*(at for at in schedule.positions if at < last), last)
+        scorer = replace(scorer, schedule=replace(schedule, positions=positions))
+    return scorer
 
 
 def _on(scorer: Scorer, table: ProbeTable) -> Scorer:
@@ -295,7 +298,7 @@ def verify(
     certificate = terms.certificate
     if certificate is None or terms.decision_threshold is None:
         raise PolicyError("a full-budget policy has no certificate to verify")
-    questions = _under_reference(certificate.reference, questions)
+    questions = under_reference(certificate.reference, questions)
     scorer = scorer_of(terms, questions)
     probed = scorer.view(questions).with_on_stop(terms.on_stop)
     stops = scorer.stops(probed, terms.decision_threshold)
@@ -365,8 +368,8 @@ def verify(
     )
 
 
-def _under_reference(reference: Reference, questions: GradedTable) -> GradedTable:
-    """Grade the questions under the certificate's full reference.
+def under_reference(reference: Reference, questions: Table) -> Table:
+    """The questions under the certificate's full reference; ProbeError if they lack its answers.
 
     Do this before selecting the policy's own probes: under ``last-checkpoint`` full thinking
     answers at the table's last one, where the policy need not probe.

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from stopadvisor.certification.check_policy import check_probed
-from stopadvisor.ground.errors import PolicyError
+from stopadvisor.certification.check_policy import CheckRequest, check_policy, check_probed
+from stopadvisor.ground.errors import PolicyError, ProbeError
 from stopadvisor.policy.frozen import Policy, load_policy
 from stopadvisor.probes.table import grid_positions
 from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger, Trigger, stride
 from stopadvisor.runs.sources import Source, open_source
+from tests.material import write_archive
 from tests.policy_content import family_content, policy_from, trigger_content
 from tests.replay import POLICIES, committed_run
 
@@ -55,3 +57,13 @@ def test_where_probes_are_there_nothing_is_said(source: Source) -> None:
     for policy in (elsewhere(stride(at, at)), fixed(at)):
         check_probed(policy, "p.joblib", source)
     check_probed(load_policy(POLICIES / "arithmetic.joblib"), "p.joblib", source)
+
+
+def test_an_archive_without_the_certificates_reference_is_refused_before_a_look(
+    tmp_path: Path,
+) -> None:
+    archive = open_source(write_archive(tmp_path / "raw.npz"), folder=tmp_path / "results")
+    policy = elsewhere(ListedTrigger((64, 128)))
+    with pytest.raises(ProbeError, match="needs natural answers"):
+        check_policy(policy, "p.joblib", archive, "raw.npz", CheckRequest(transfer=True))
+    assert not (archive.folder / "looks.jsonl").exists()

@@ -266,6 +266,28 @@ def test_the_reference_is_the_certificates(policy: dict[str, Any]) -> None:
         check(policy, archive)
 
 
+@pytest.mark.parametrize("family", ["confidence", FIXED_BUDGET])
+def test_positions_after_the_last_checkpoint_leave_the_reference_alone(family: str) -> None:
+    """No question thinks that long, so no probe is missing; full thinking answers before."""
+    table = fresh_table(300, 8)
+    short = np.minimum(table.trace_tokens, 2000)
+    probes = replace(table.with_reference("last-checkpoint"), trace_tokens=short)
+    budgets = (256, 640, 1024)
+
+    def content(*later: int) -> Any:
+        if family == FIXED_BUDGET:
+            return fixed_at_640(*reversed(later), 1024.0, 640.0, 256.0)
+        return of_family(family, (*budgets, *later))
+
+    for at in (content(), content(2048)):
+        scorer = scorer_of(terms_of(at), probes, along_order=family == FIXED_BUDGET)
+        view = scorer.view(probes)
+        assert view.budgets.tolist() == [*budgets, int(table.budgets[-1])]
+        assert (view.full_correct == table.correct[:, -1]).all()
+    with pytest.raises(PolicyError, match="was not probed at 1999 thinking tokens"):
+        scorer_of(terms_of(content(1999)), probes, along_order=family == FIXED_BUDGET)
+
+
 def test_category_risks_are_simultaneous_and_complete(policy: dict[str, Any]) -> None:
     table = fresh_table(120, 9)
     assert check(policy, table).categories == ()
