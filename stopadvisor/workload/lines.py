@@ -8,7 +8,8 @@ from __future__ import annotations
 import codecs
 import json
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from decimal import Decimal
 from io import BufferedReader
 from pathlib import Path
@@ -46,10 +47,12 @@ def read_rows(path: Path) -> tuple[bytes, list[tuple[str, dict[str, Any]]]]:
     ]
 
 
-def open_file(path: Path) -> BufferedReader:
-    """Open a file for reading; raises WorkloadError if that fails."""
+@contextmanager
+def open_file(path: Path) -> Iterator[BufferedReader]:
+    """Open a file for the block that reads it; raises WorkloadError if opening or reading fails."""
     try:
-        return path.open("rb")
+        with path.open("rb") as file:
+            yield file
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
         reason = getattr(error, "strerror", None) or error
         raise WorkloadError(f"{path}: expected a readable file, got: {reason}") from None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+from collections.abc import Callable
+from io import BufferedReader, RawIOBase
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stopadvisor.ground.errors import WorkloadError
+from stopadvisor.workload.inspect_log import read_inspect
+from stopadvisor.workload.logged import read_table
 from stopadvisor.workload.questions import (
     PARTS,
     Question,
@@ -167,6 +172,29 @@ def test_unreadable_file(tmp_path: Path) -> None:
     path.chmod(0)
     with pytest.raises(WorkloadError, match="expected a readable file"):
         read_workload(path)
+
+
+class _Broken(RawIOBase):
+    """A file on a disk, or at a server, that fails while it is read."""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, _: object) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+
+@pytest.mark.parametrize(
+    "read",
+    [read_workload, lambda path: [*read_table(path, ())], lambda path: read_inspect([path], ())],
+    ids=["jsonl", "csv", "inspect"],
+)
+def test_a_file_that_fails_while_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[Path], object]
+) -> None:
+    monkeypatch.setattr(Path, "open", lambda *_: BufferedReader(_Broken()))
+    with pytest.raises(WorkloadError, match=r"q: expected a readable file, got: Input/output err"):
+        read(tmp_path / "q")
 
 
 @pytest.mark.parametrize(
