@@ -21,8 +21,6 @@ __all__ = ["names_questions", "read_answers", "read_archive"]
 
 _IDS = "ids"
 """Optional array (N,) of names of the questions, so that several archives can be compared."""
-_CLOSED = "closed_by_itself"
-"""Optional array (N, m): whether the model closed its thinking right after the answer."""
 _ROW = "row-"
 """Key prefix of questions that are named by row number."""
 _ARCHIVE_ARRAYS = ("budgets", "think_lens", "conf_lp", "conf_ent", "mkr", "ans")
@@ -48,12 +46,6 @@ def read_archive(path: Path) -> OpenQuestions:
     correct = arrays["correct"] if labelled else agreeing(codes)
     if not np.isin(correct, (0, 1)).all():
         raise ProbeError(f"{path}: array 'correct' must hold 0 and 1 only")
-    closed = arrays.get(_CLOSED)
-    if closed is not None and (closed.shape != (n, m) or not np.isin(closed, (0, 1)).all()):
-        raise ProbeError(
-            f"{path}: array {_CLOSED!r} must hold 0 and 1 only, in shape {(n, m)}, got shape "
-            f"{closed.shape}"
-        )
     if labelled and len(np.unique(correct)) < 2:
         raise ProbeError(
             f"{path}: array 'correct' holds one class of labels only ({int(correct.flat[0])}); "
@@ -86,7 +78,6 @@ def read_archive(path: Path) -> OpenQuestions:
         entropy_source="full",
         reference="last-checkpoint",
         by_gold=None if labelled else np.zeros(n, dtype=np.bool_),
-        closed_by_itself=None if closed is None else closed.astype(np.bool_),
     )
     return OpenQuestions.of(table, Outcomes(correct.astype(np.bool_), None))
 

@@ -11,7 +11,7 @@ import pytest
 
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import load_policy
-from stopadvisor.policy.run_policies import calibration_of, promote, put
+from stopadvisor.policy.run_policies import calibration_of, current_policy, promote, put
 from stopadvisor.runs.directory import CALIBRATION
 from tests.policy_content import example_content, full_budget_content, policy_from
 
@@ -143,3 +143,13 @@ def test_no_calibration_of_another_is_kept_for_a_copy(run: Path) -> None:
     assert not calibration_of(kept).exists()
     policy = policy_from(full_budget_content())
     put(policy, run / "policy-full.joblib", {"digest": policy.digest}, format="joblib")
+
+
+@pytest.mark.parametrize("name", ["policy.joblib", "policy.json"])
+def test_of_both_formats_the_one_that_calibration_names_is_in_use(
+    tmp_path: Path, name: str
+) -> None:
+    for each in ("policy.joblib", "policy.json"):
+        (tmp_path / each).touch()
+    (tmp_path / CALIBRATION).write_text(json.dumps({"policy": name}))
+    assert current_policy(tmp_path) == tmp_path / name

@@ -19,7 +19,7 @@ from stopadvisor.runs.imported import write_replies
 from stopadvisor.runs.ladder import Ladder, Rung, ladder_of, read_ladder
 from stopadvisor.runs.prices import default_settings
 from stopadvisor.runs.recording import LABELS_AS_RECORDED, Recorded
-from stopadvisor.runs.replies import ReplyRecord, read_replies, read_reply_logs
+from stopadvisor.runs.replies import ReplyRecord, read_replies, read_reply_logs, replies_by_rung
 from stopadvisor.runs.sources import Source, open_source
 from stopadvisor.runs.verdicts import grade_records, ungraded
 from stopadvisor.workload.inspect_log import read_inspect
@@ -261,6 +261,19 @@ def test_every_rung_is_graded_by_gold(tmp_path: Path) -> None:
     assert table.correct.tolist() == [[True, False, True]]
     assert table.rungs is not None
     assert table.rungs.served.tolist() == [[True] * 3]
+
+
+def test_a_rung_has_an_accuracy_only_if_all_its_replies_are_graded(tmp_path: Path) -> None:
+    lines = [
+        {"id": "a", "gold": "1", "rungs": [reply("small", "1"), reply("large", "1")]},
+        {"id": "b", "gold": "2", "rungs": [reply("small", "1"), reply("large", "2")]},
+        {"id": "c", "rungs": [reply("small", "3"), reply("large", "3")]},
+    ]
+    records = recorded(tmp_path / "lines.jsonl", lines, TWO).records
+    graded = [row.accuracy for row in replies_by_rung(records[:2], TWO, graded=True)]
+    assert graded == [0.5, 1.0]
+    for rows in (replies_by_rung(records, TWO, graded=True), replies_by_rung(records[:2], TWO)):
+        assert [row.accuracy for row in rows] == [None, None]
 
 
 @pytest.mark.parametrize("labels", [{}, {"correct": True}])

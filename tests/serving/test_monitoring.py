@@ -102,6 +102,7 @@ def test_only_gold_can_break_a_promise_about_right_answers() -> None:
         monitor.apply(request(str(k), share=0.1))
         monitor.apply(result(str(k), differs=True))
     assert not monitor.alarms
+    assert exit_code(monitor.alarms) == 0
     for k in range(40):
         monitor.settle({str(k): (False, True)})
     assert monitor.alarms["promise"].watch == "lost"
