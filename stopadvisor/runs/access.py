@@ -199,7 +199,7 @@ def take_look(
     }
     earlier = [*own, *(look for looks in next_door.values() for look in looks)]
     for look in earlier:
-        if _request(look) == (keys, asked, delta) and planned in (None, look.planned):
+        if (*_request(look), look.planned) == (keys, asked, delta, planned):
             return look if look in own else write_look(folder, look)
     certifies = "standing" not in asked
     if certifies and (shown := log.shown & set(keys)):

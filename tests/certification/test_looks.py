@@ -94,9 +94,10 @@ def test_copies_are_refused_what_was_certified_since_they_planned(source: Source
     assert looks_of(copy.folder) == []
 
 
-def test_a_plan_that_a_copy_declared_since_is_not_ignored(source: Source) -> None:
+@pytest.mark.parametrize("alpha", [0.1, 0.2], ids=["same look", "another"])
+def test_a_plan_that_a_copy_declared_since_is_not_ignored(source: Source, alpha: float) -> None:
     copy = open_source(shutil.copytree(source.folder, source.folder.with_name("copy")))
-    late = plan_look(copy, copy.part("calibration"), {"alpha": 0.2}, delta=0.05, looks=None)
+    late = plan_look(copy, copy.part("calibration"), {"alpha": alpha}, delta=0.05, looks=None)
     take(plan_look(source, source.part("calibration"), {"alpha": 0.1}, delta=0.05, looks=2))
     with pytest.raises(CalibrationError, match="must be declared with the first look"):
         take(late)
