@@ -14,6 +14,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
             "a single sample is its own plurality"
         ),
         "reply_table: -1 -> -2": "any negative number means no answer",
+        "reply_table: suffix_tokens=0 -> suffix_tokens=1": "the cost of rungs is recorded",
     },
     "runs/storage": {
         "write_json_atomically: indent=1 ->": "indentation does not change what is read"

@@ -87,6 +87,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "_chance: chance + _BEYOND ->": "less than the precision of a bound",
         "_chance: differing > labels -> differing >= labels": "both formulas give the same there",
         "_chance: labels + 1 -> labels + 2": "the last column is not read",
+        "_chance: n * q -> n / q": "a wider range",
         "_is_at_most: (right / left).min() < 1 + _NARROWEST ->": "differs at equality, by rounding",
         "_is_at_most: _chances(most, labels, left, alpha / left) > delta ->": (
             "differs at equality, by rounding"
