@@ -16,7 +16,6 @@ from stopadvisor.probes.records import Checkpoint, ProbeRecord, graded_table
 from stopadvisor.probes.table import EMPTY_ANSWER, NO_PROBE, agreeing, answer_codes
 from stopadvisor.runs.archives import names_questions, read_archive
 from stopadvisor.workload.questions import name_key
-from tests.material import write_archive
 from tests.populations import POPULATIONS, renamed
 
 
@@ -409,23 +408,3 @@ def test_what_follows_an_answer_is_kept_where_the_cue_is_open() -> None:
         [[False, True, True]],
     ]
     assert graded_table([record(), row]).closed_by_itself is None
-
-
-@pytest.mark.parametrize(
-    ("closed", "message"),
-    [
-        (np.zeros((200, 5)), r"shape \(200, 6\), got shape \(200, 5\)"),
-        (np.full((200, 6), 2), "must hold 0 and 1 only"),
-    ],
-)
-def test_an_archive_may_say_what_followed_its_answers(
-    tmp_path: Path, closed: Any, message: str
-) -> None:
-    right = np.arange(1200).reshape(200, 6) % 3 == 0
-    path = write_archive(tmp_path / "raw.npz", closed_by_itself=right)
-    found = read_archive(path).closed_by_itself
-    assert found is not None
-    assert found.tolist() == right.tolist()
-    assert read_archive(write_archive(tmp_path / "b.npz")).closed_by_itself is None
-    with pytest.raises(ProbeError, match=message):
-        read_archive(write_archive(tmp_path / "c.npz", closed_by_itself=closed))
