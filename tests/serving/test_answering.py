@@ -341,7 +341,7 @@ def test_a_forced_answer_is_graded_whole(
 
 
 def test_a_line_holds_what_a_reply_took_and_has_one_writer(tmp_path: Path) -> None:
-    path, reply = tmp_path / "new" / "answers.jsonl", replace(REPLY, seconds=0.1234567)
+    path, reply = tmp_path / "new" / "er" / "answers.jsonl", replace(REPLY, seconds=0.1234567)
     full = FullAnswer.of(QUESTION, reply, True)
     with AnswerFile.open(path, "setting") as file:
         file.add(QUESTION, reply, False, full)

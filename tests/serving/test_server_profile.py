@@ -18,15 +18,20 @@ BATCHES = (1, 8)
 
 
 class Counted(Progress):
-    """Keeps how much of how much is done."""
+    """Keeps how much of how much is done, and what is said."""
 
-    done = total = 0
+    done = total = tokens = 0
+    said = ""
 
     def begin(self, title: str, total: int, done: int = 0) -> None:
         self.total = total
 
     def advance(self, traces: int, tokens: int) -> None:
         self.done += traces
+        self.tokens += tokens
+
+    def remark(self, text: str) -> None:
+        self.said += text
 
 
 def profiled(server: VirtualServer) -> ServingProfile:
@@ -34,6 +39,8 @@ def profiled(server: VirtualServer) -> ServingProfile:
     client, progress = cast(Client, server), Counted()
     found = run_virtually(profile_server(client, BATCHES, progress, engine="vllm"))
     assert progress.done == progress.total > 0
+    assert 0 < server.total - progress.tokens < 500, "without the first and the round trips"
+    assert ("does not report cached tokens" in progress.said) != server.says_cached
     return found
 
 
@@ -65,11 +72,15 @@ class _Cached(VirtualServer):
         return reply
 
 
-def test_prompts_fit_a_server_that_has_read_the_first_before() -> None:
-    server = _Cached()
+@pytest.mark.parametrize(("context", "most"), [(512, 256), (8192, 1024), (None, 1024)])
+def test_prompts_fit_a_server_that_has_read_the_first_before(
+    context: int | None, most: int
+) -> None:
+    """They take half of its context, and no more than 1024 tokens."""
+    server = _Cached(context=context)
     with pytest.raises(CalibrationError):  # it says of nothing what reading it costs
         profiled(server)
-    assert 128 < server.longest <= 256, "half of its context"
+    assert most / 2 < server.longest <= most
 
 
 def test_what_a_server_does_not_say_is_not_cheap() -> None:
@@ -85,7 +96,7 @@ def test_a_real_chat_is_measured_with_requests_that_no_policy_covers() -> None:
         found = measure_server(server.url, server.model, (1,), Progress())
     assert (found.model, found.engine) == ("tiny-reasoner", "openai")
     assert found.per_token_seconds.decoded > 0
-    assert max(body["max_tokens"] for body in server.asked) == 64
+    assert {body["max_tokens"] for body in server.asked} == {1, 64}
     assert {body["temperature"] for body in server.asked} == {0}
 
 

@@ -68,8 +68,11 @@ class VirtualServer:
     tokens: int = 60
     costs: Costs = field(default_factory=Costs)
     says_cached: bool = True
+    context: int | None = 512
     urls: tuple[str, ...] = ("http://virtual/v1",)
     model: str = "tiny-reasoner"
+    total: int = 0
+    """Tokens of all prompts and replies."""
     _waiting: deque[_Request] = field(default_factory=deque)
     _seen: set[str] = field(default_factory=set)
     _engine: asyncio.Task[None] | None = None
@@ -85,7 +88,7 @@ class VirtualServer:
     ) -> dict[str, Any]:
         """Answer as `Client.ask` does."""
         if path == "/models":
-            return {"data": [{"id": self.model, "max_model_len": 512}]}
+            return {"data": [{"id": self.model, "max_model_len": self.context}]}
         assert body is not None
         assert (method, path) == ("POST", "/chat/completions")
         text = body["messages"][0]["content"]
@@ -94,6 +97,7 @@ class VirtualServer:
         self._seen.add(text)
         tokens = min(body["max_tokens"], self.tokens)
         await self.decode(prompt - cached, cached, tokens)
+        self.total += prompt + tokens
         usage: dict[str, Any] = {"prompt_tokens": prompt, "completion_tokens": tokens}
         if self.says_cached:
             usage["prompt_tokens_details"] = {"cached_tokens": cached}
