@@ -95,6 +95,7 @@ def record(files: Sequence[str]) -> int:
     recorder = _Recorder()
     sys.meta_path.insert(0, recorder)
     words = ["-q", "-n", "0", "--no-header", "-p", "no:cacheprovider", "--tb", "line"]
+    words += ["-o", "python_files=test_*.py"]  # `self_test` is no test: it is imported here
     words += ["-m", "not long and not browser", "--ignore=tests/integration", *files]
     code = pytest.main(words, plugins=[recorder])
     before, found = Survey.last(), recorder.survey
