@@ -11,7 +11,7 @@ from stopadvisor.ground.fields import parse
 from stopadvisor.policy.claims import CertificateTerms, claim
 from stopadvisor.policy.shown import counted, promise_of
 from stopadvisor.stats.bounds import upper_limit
-from stopadvisor.stats.trinomial import drop_limit, drop_passes
+from stopadvisor.stats.trinomial import drop_limit, drop_passes, risk_of_pairs
 from tests.policy_content import (
     built,
     certificate_content,
@@ -131,6 +131,15 @@ def test_the_limit_of_a_drop_may_be_off_by_what_halving_and_rounding_leave() -> 
         built(_with(**DROP | {"upper": least - 1e-8}))
 
 
+def test_of_two_traces_a_count_may_be_zero() -> None:
+    """One reply of every question was lost."""
+    pairs: dict[str, Any] = {"traces": 2, "both": 0, "one": 80, "none": 0, "losses": 80}
+    pairs |= {"alpha": 0.9, "alpha_over_full_accuracy": 0.9}
+    built(_with(**pairs, upper=risk_of_pairs(0, 0, 80, 0.05)) | {"expected": None})
+    with pytest.raises(PolicyError, match="0 with both replies lost and 0 with none of 80"):
+        built(_with(**pairs, upper=risk_of_pairs(0, 1, 80, 0.05)))
+
+
 @pytest.mark.parametrize(
     ("several", "message"),
     [
@@ -161,8 +170,10 @@ def test_several_limits_are_one_claim() -> None:
 def test_of_two_traces_a_drop_counts_the_first_and_the_claim_says_so() -> None:
     first = "For the fall of accuracy the first reply alone counted."
     pairs = {"lost": 10, "both": 1, "one": 8, "none": 71}
+    assert "all of this" not in claim(terms())
     found = terms(traces=2, guarantees=[limit(**pairs), limit(loss="drop")])
     assert claim(found).endswith(f"both replies counted. {first}")
+    assert ", all of this holds at once: " in claim(found)
     assert first not in claim(terms(traces=2, guarantees=[limit(**pairs)]))
 
 
@@ -217,9 +228,14 @@ SAMPLE = {"differing": 12, "planned_labels": 12, "labelled": 12, "losses": 1, "a
         ({"losses": 13}, "losses': expected at most the labelled of 12 that differ, got 13"),
         ({"differing": 3, "losses": 4}, "at most the labelled of 3 that differ, got 4"),
         ({"losses": 12}, "12 of 12 labelled of 12 that differ among 80 do not show a share"),
-        ({"labelled": None}, "differing, planned_labels and labelled together"),
+        *(
+            ({name: None}, "differing, planned_labels and labelled together")
+            for name in ("differing", "planned_labels", "labelled")
+        ),
         ({"gained": 0}, "lost answers alone, of one trace"),
         ({"loss": "differs"}, "lost answers alone, of one trace"),
+        ({"traces": 2}, "lost answers alone, of one trace"),
+        ({"guarantees": [limit(lost=1), limit(lost=1)]}, "lost answers alone, of one trace"),
     ],
 )
 def test_a_sample_of_labels_is_held_to_its_exact_test(

@@ -11,6 +11,8 @@ from stopadvisor.ground.fields import plain
 from stopadvisor.ground.results import to_document
 from stopadvisor.policy.shown import certificate_of
 from stopadvisor.stats.intervals import exact_interval
+from stopadvisor.stats.label_sample import sample_limit, share_lost
+from stopadvisor.stats.trinomial import risk_of_pairs
 from tests.policy_content import built, certificate_content, example_content, policy_from
 
 SPLIT = example_content()["split"]
@@ -33,6 +35,10 @@ EXPECTED = example_content()["expected"] | {"saving_by_serving": {"kv-fork": 26.
 def test_a_file_names_the_questions_that_it_counts(split: dict[str, Any], message: str) -> None:
     with pytest.raises(PolicyError, match=message):
         built(example_content(split=SPLIT | split))
+
+
+def test_a_file_may_name_those_questions_alone() -> None:
+    built(example_content(split=SPLIT | {"calibration": SPLIT["calibration"][:80]}))
 
 
 def test_a_transfer_names_as_fit_questions_what_its_source_saw() -> None:
@@ -65,6 +71,12 @@ def test_a_transfer_names_as_fit_questions_what_its_source_saw() -> None:
             "at least test_full_accuracy - test_risk",
         ),
         ({"test_accuracy_ci95": [0.2, 1.3]}, "test_accuracy_ci95", "from 0 to 1"),
+        (
+            {"test_n": 80, "test_accuracy": 60.5 / 80}
+            | dict.fromkeys(("test_total_saving_ci95", "test_uncut_saving_pct")),
+            "test_accuracy",
+            "a count out of 80",
+        ),
         ({"calibration_n": 0}, "calibration_n", "an integer from 1"),
         ({"weights": EXPECTED["weights"] | {"decoded": "1"}}, "weights.decoded", "a number >= 0"),
     ],
@@ -129,7 +141,14 @@ def test_shares_may_be_as_far_apart_as_counts_can(lost: int, right: int, full: i
 
 
 @pytest.mark.parametrize(
-    "changes", [{"calibration_think_saving_pct": 100.0}, {"fit_risk": 1.0}, {"fit_risk": -1.0}]
+    "changes",
+    [
+        {"calibration_think_saving_pct": 100.0},
+        {"fit_risk": 1.0},
+        {"fit_risk": -1.0},
+        {"calibration_total_saving_band95": [26.0, 31.0]},
+        {"calibration_total_saving_band95": [20.0, 26.0]},
+    ],
 )
 def test_figures_may_be_as_large_as_they_can(changes: dict[str, float]) -> None:
     built(example_content(expected=EXPECTED | changes))
@@ -144,6 +163,45 @@ def test_an_interval_is_the_exact_one_of_its_count(right: int, moved: tuple[int,
         other = [value + 1e-4 * (0.5 - value) * (k == end) for k, value in enumerate(ends)]
         with pytest.raises(PolicyError, match=f"the exact interval of {right} of 80"):
             built(example_content(expected=EXPECTED | tested | {"test_accuracy_ci95": other}))
+
+
+def _pairs(losses: int, both: int, one: int) -> dict[str, Any]:
+    found: dict[str, Any] = {"traces": 2, "losses": losses, "both": both, "one": one}
+    none = 80 - both - one
+    return found | {"none": none, "upper": risk_of_pairs(both, none, 80, 0.05)}
+
+
+SAMPLE = {"losses": 2, "n": 200, "differing": 31, "planned_labels": 12, "labelled": 14}
+LIMIT = sample_limit(2, 31, 200, 12, 0.05)
+
+
+@pytest.mark.parametrize(
+    ("counts", "risk", "off", "replies"),
+    [
+        (_pairs(7, 2, 3), 7 / 160, 1 / 160, 160),
+        ({"loss": "drop", "losses": 9, "gained": 5, "n": 240}, 4 / 240, 1 / 240, 240),
+        # Estimated from some of the replies, it is no count.
+        (SAMPLE | {"upper": LIMIT}, share_lost(2, 31, 200, 12), 1e-5, None),
+    ],
+    ids=["two traces", "drop", "sample of labels"],
+)
+def test_the_expected_risk_is_that_of_the_certificate(
+    counts: dict[str, Any], risk: float, off: float, replies: int | None
+) -> None:
+    certificate = certificate_content(**counts)
+
+    def with_figures(**figures: float) -> None:
+        known = EXPECTED | {"calibration_n": certificate["n"], "calibration_risk": risk}
+        built(example_content(certificate=certificate, expected=known | figures))
+
+    with_figures()
+    with pytest.raises(PolicyError, match="calibration_risk': expected that of the certificate"):
+        with_figures(calibration_risk=risk + off)
+    if replies is None:
+        with_figures(calibration_accuracy=0.5001)
+    else:
+        with pytest.raises(PolicyError, match=f"a count out of {replies}"):
+            with_figures(calibration_accuracy=0.5001)
 
 
 def test_replies_that_differ_may_be_right() -> None:

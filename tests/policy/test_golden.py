@@ -104,6 +104,13 @@ def test_a_decision_that_is_another_one_does_not_load() -> None:
             signed(content)
 
 
+def test_every_step_has_its_decision() -> None:
+    content = copy.deepcopy(named("learned"))
+    content["golden"][1]["decisions"].pop()
+    with pytest.raises(PolicyError, match=r"golden\[1\]': expected 1 to 6 steps and as many"):
+        signed(content)
+
+
 @pytest.mark.parametrize("family", ["confidence", "run-stability"])
 def test_an_answer_that_normalises_to_something_else_does_not_load(family: str) -> None:
     """Even for a rule that reads no answers: the package that wrote it had other normal forms."""
@@ -197,6 +204,7 @@ def test_a_stop_at_the_last_position_is_shown_if_it_is_not_too_far(
 ) -> None:
     trigger = trigger_content(stride(1, 300, 1, n_steps))
     golden = built(family_content("agreement", 1e9) | trigger)["golden"]
+    assert [len(entry["steps"]) for entry in golden].count(n_steps) == shown
     assert (len(golden[-1]["steps"]) == n_steps) == shown
     assert golden[-1]["decisions"][-1]["stop"] == shown
 

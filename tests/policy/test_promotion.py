@@ -130,19 +130,30 @@ def test_a_copy_without_an_original_keeps_its_own_calibration(run: Path) -> None
     for file in (first, calibration_of(first)):
         file.unlink()
     kept = promote(run / "policy-a15-other.joblib").previous_policy
-    assert kept is not None
+    assert kept == run / f"policy-a15-{digest[:8]}.joblib"
     assert named(calibration_of(kept)) == load_policy(kept).digest == digest
 
 
-def test_no_calibration_of_another_is_kept_for_a_copy(run: Path) -> None:
+@pytest.mark.parametrize("calibration", ['{"digest": "of another"}', "{", None])
+def test_no_calibration_of_another_is_kept_for_a_copy(run: Path, calibration: str | None) -> None:
     for file in run.glob("policy-a15-first*"):
         file.unlink()
-    (run / CALIBRATION).write_text('{"digest": "of another"}')
+    if calibration is None:
+        (run / CALIBRATION).unlink()
+    else:
+        (run / CALIBRATION).write_text(calibration)
     kept = promote(run / "policy-a15-other.joblib").previous_policy
     assert kept is not None
     assert not calibration_of(kept).exists()
-    policy = policy_from(full_budget_content())
-    put(policy, run / "policy-full.joblib", {"digest": policy.digest}, format="joblib")
+
+
+def test_a_copy_that_never_stops_is_kept_under_its_name(run: Path) -> None:
+    policy, file = policy_from(full_budget_content()), run / "policy-full.joblib"
+    put(policy, file, {"digest": policy.digest}, format="joblib")
+    assert (promote(file).alpha, promote(file).promise) == (None, None)
+    file.unlink()
+    kept = promote(run / "policy-a15-other.joblib").previous_policy
+    assert kept == run / f"policy-full-{policy.digest[:8]}.joblib"
 
 
 @pytest.mark.parametrize("name", ["policy.joblib", "policy.json"])

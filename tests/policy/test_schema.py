@@ -146,6 +146,7 @@ def _trigger(name: str, **changes: Any) -> dict[str, Any]:
         (example_content(order=[1.375, 1.375]), "strictly descending"),
         (example_content(order=[2.0, 1.0]), "to hold decision_threshold"),
         # Where it probes.
+        (example_content(budgets=[4097]), "no position beyond max_think (4096), got 4097"),
         (
             anywhere_content("stride", budgets=[16, 32]),
             "'budgets': expected an empty list for a trigger of kind 'stride'",

@@ -28,6 +28,7 @@ from stopadvisor.rules.features import (
 )
 from stopadvisor.rules.scores import scalar_scores
 from tests.policy_content import (
+    anywhere_content,
     built,
     example_content,
     family_content,
@@ -182,6 +183,8 @@ def test_positions_at_markers_increase_and_nobody_knows_the_next() -> None:
         at(stepper, 30)
     assert at(stepper, 31).natural_end, "three probes are all"
     stepper = open_end.start()
+    assert [at(stepper, position).checkpoint for position in (0, 1)] == [0, 1]
+    stepper = open_end.start()
     with pytest.raises(PolicyError, match="must come after 0"):
         at(stepper, 2**63 + 1)
     assert at(stepper, 2**63).checkpoint == 0
@@ -306,9 +309,21 @@ def test_what_the_end_of_the_slack_would_decide_otherwise_is_undecided() -> None
     assert policy.start().observe(**step | {"mean_entropy": 0.25}).stop
 
 
-def test_means_may_pass_zero_by_what_rounding_leaves() -> None:
-    means = {"mean_logprob": 1e-3, "mean_entropy": -1e-3}
+@pytest.mark.parametrize("number", [float, np.float64])
+def test_means_may_pass_zero_by_what_rounding_leaves(number: Any) -> None:
+    means = {"mean_logprob": number(1e-3), "mean_entropy": number(-1e-3), "markers": number(0)}
     assert policy_of("confidence").start().observe(**STEP | means).score == 1e-3
+
+
+def test_few_tokens_count_as_they_are() -> None:
+    """The same answer at 0, 1 and 2 tokens: a score divides by the root of them, or takes a log."""
+    scaled = anywhere_content("marker", "agreement-scaled")
+    scaled["trigger"]["min_gap"] = 1
+    stepper = policy_from(scaled).start()
+    assert [at(stepper, k).score for k in range(3)] == [0.0, 1.0, 2 / math.sqrt(2)]
+    log = {"features": ["log_position"], "mean": [0.0], "scale": [1.0], "coef": [1.0]}
+    stepper = policy_from(anywhere_content("marker") | log | {"intercept": 0.0}).start()
+    assert [at(stepper, k).score for k in range(3)] == [0.0, 0.0, math.log(2)]
 
 
 def test_thinking_never_shrinks() -> None:

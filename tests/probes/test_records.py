@@ -353,7 +353,9 @@ def test_the_meta_file_gives_the_length_of_an_answer(tmp_path: Path) -> None:
     path = write(tmp_path)
     (tmp_path / "meta.json").write_text('{"ans_tokens": 7.5}', encoding="utf-8")
     assert (read_archive(path).probe_tokens == 7.5).all()
-    for content in ('{"ans_tokens": -1}', '{"ans_tokens": "x"}', "[]", "{", '{"ans_tokens": NaN}'):
+    (tmp_path / "meta.json").write_text('{"ans_tokens": 0.5}', encoding="utf-8")
+    assert (read_archive(path).probe_tokens == 0.5).all()
+    for content in ('{"ans_tokens": 0}', '{"ans_tokens": "x"}', "[]", "{", '{"ans_tokens": NaN}'):
         (tmp_path / "meta.json").write_text(content, encoding="utf-8")
         with pytest.raises(ProbeError, match="ans_tokens"):
             read_archive(path)

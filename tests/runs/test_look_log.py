@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import signal
@@ -48,6 +49,7 @@ def test_every_further_look_costs_its_delta(tmp_path: Path) -> None:
     third = take_look(tmp_path, ["a", "b"], {"alpha": 0.2}, delta=0.01)
     assert [look.number for look in (first, second, third)] == [1, 2, 3]
     assert [look.test_delta for look in (first, second, third)] == [0.05, 0.05, 0.01]
+    assert {look.elsewhere for look in (first, second, third)} == {0}
     confidences = [look.confidence for look in (first, second, third)]
     assert confidences == pytest.approx([0.95, 0.90, 0.89])
 
@@ -102,6 +104,12 @@ def test_sets_under_different_plans_do_not_mix(tmp_path: Path) -> None:
         take_look(tmp_path, ["a", "b"], ALPHA_10, delta=0.05)
 
 
+def test_a_setting_that_json_cannot_hold_is_not_recorded(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        take_look(tmp_path, ["a"], {"alpha": float("nan")}, delta=0.05)
+    assert looks(tmp_path) == []
+
+
 def test_no_confidence_left_is_refused_and_not_recorded(tmp_path: Path) -> None:
     take_look(tmp_path, ["a"], ALPHA_10, delta=0.6)
     with pytest.raises(CalibrationError, match="leaves no confidence"):
@@ -119,7 +127,8 @@ def test_a_look_is_a_line_with_what_it_opened(tmp_path: Path) -> None:
     ]
     assert row["look"] == 1
     assert row["asked"] == {"alpha": 0.1, "families": ["learned", "confidence"]}
-    assert row["questions_sha256"] == list(digests_of(["a", "b"]))
+    digests = sorted(hashlib.sha256(name).hexdigest()[:16] for name in (b"a", b"b"))
+    assert row["questions_sha256"] == list(digests_of(["b", "a", "b"])) == digests
     assert row["lines_sha256"] == ["1" * 16, "2" * 16]
     assert looks(tmp_path) == [look]
 

@@ -76,7 +76,12 @@ def test_splits_of_one_archive_hold_the_same_probes(tmp_path: Path) -> None:
     other = write_archive(tmp_path / "other.npz", think_lens=first.table.trace_tokens + 1)
     third = open_source(other, folder=tmp_path / "runs" / "other", seed=0)
     found = neighbours_of(third)
-    assert (found.same, found.elsewhere) == ({}, 0)
+    assert (found.same, found.elsewhere, found.remarks) == ({}, 0, ())
+    # A broken log may hold looks at rows of its own archive.
+    (first.folder / "looks.jsonl").unlink()
+    assert len(neighbours_of(third).remarks) == 1
+    with pytest.raises(ProbeError, match=r"seed0/looks\.jsonl: .* its looks count"):
+        neighbours_of(second)
 
 
 @pytest.mark.parametrize("spoilt", ["{", DEEP, None], ids=["damaged", "deep", "missing"])

@@ -87,7 +87,7 @@ def test_every_question_keeps_its_own_positions(tmp_path: Path) -> None:
 
 
 def test_uncertainty_is_kept_where_it_was_recorded(tmp_path: Path) -> None:
-    known = line("a", checkpoints=[probe(10, mean_logprob=-0.5), probe(64, mean_logprob=1e-9)])
+    known = line("a", checkpoints=[probe(10, mean_logprob=-0.5), probe(64, mean_logprob=1e-6)])
     table = imported(tmp_path, known, line("b")).table()
     assert table.entropy_source == "full"
     assert table.mean_logprob[0].tolist() == [-0.5, 0.0]
@@ -107,30 +107,46 @@ def test_a_named_entropy_source_is_kept(tmp_path: Path) -> None:
 
 def test_markers_are_counted_from_their_positions(tmp_path: Path) -> None:
     rows = (
-        line("a", marker_positions=[5, 10, 11]),
+        line("a", marker_positions=[0, 10, 100]),
         line("b", marker_positions=[], checkpoints=[probe(10, markers=2.5)]),
     )
     table = imported(tmp_path, *rows).table()
-    assert table.markers.tolist() == [[1.0, 3.0], [2.5, 0.0]]  # before token 10 lies that of 5
+    assert table.markers.tolist() == [[1.0, 2.0], [2.5, 0.0]]  # before token 10 lies that of 0
     assert table.marker_positions is not None
-    assert table.marker_positions.tolist() == [[5, 10, 11], [-1, -1, -1]]
+    assert table.marker_positions.tolist() == [[0, 10, 100], [-1, -1, -1]]
 
 
 def test_unshared_positions_are_taken_for_markers(tmp_path: Path) -> None:
-    """The records are the same as with explicit `marker_positions`."""
-    places = {"a": [5, 10, 64], "b": [7, 10, 90], "c": [10, 99]}
+    """The records are the same as with explicit `marker_positions`.
+
+    All are asked at 10, and at 50 both that still think; beyond 100 one thinks alone.
+    """
+    places = {
+        "a": (200, [5, 10, 50, 64, 150]),
+        "b": (100, [7, 10, 50, 90, 95]),
+        "c": (30, [8, 10, 20]),
+    }
     bare, named = (
         [
-            line(name, checkpoints=[probe(p) for p in found], marker_positions=markers)
-            for name, found in places.items()
-            for markers in [[p for p in found if p != 10] if known else None]
+            line(
+                name,
+                trace_tokens=length,
+                checkpoints=[probe(p) for p in found],
+                marker_positions=[p for p in found if p not in (10, 50)] if known else None,
+            )
+            for name, (length, found) in places.items()
         ]
         for known in (False, True)
     )
     taken, told = read(tmp_path, *bare), read(tmp_path, *named)
     assert taken.records == told.records
     assert (taken.positions_are_markers, told.positions_are_markers) == (True, False)
-    assert [r.marker_positions for r in taken.records] == [(5, 64), (7, 90), (99,)]
+    assert [r.marker_positions for r in taken.records] == [(5, 64, 150), (7, 90, 95), (8, 20)]
+
+
+def test_where_half_of_the_positions_are_shared_they_are_a_grid(tmp_path: Path) -> None:
+    rows = [line(name, checkpoints=[probe(10), probe(at)]) for name, at in (("a", 64), ("b", 90))]
+    assert not read(tmp_path, *rows).positions_are_markers
 
 
 @pytest.mark.parametrize(
@@ -155,7 +171,9 @@ def test_shared_positions_are_not_taken_for_markers(tmp_path: Path, missing: int
 
 def test_answers_after_all_thinking_are_not_taken_for_markers(tmp_path: Path) -> None:
     rows = [line(f"q{n}", trace_tokens=n, checkpoints=[probe(n)]) for n in range(60, 66)]
-    assert not read(tmp_path, *rows).positions_are_markers
+    found = read(tmp_path, *rows)
+    assert not found.positions_are_markers
+    assert all(record.checkpoints[0].ended for record in found.records)
 
 
 def test_whether_the_model_closed_its_thinking_itself_is_kept(tmp_path: Path) -> None:
@@ -249,6 +267,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"checkpoints": [probe(1, mean_logprob=0.4)]},
         r"'checkpoints\[0\].mean_logprob': expected a number <= 0, got .*0.4",
     ),
+    "more than rounding": (
+        {"checkpoints": [probe(1, mean_logprob=1e-5)]},
+        r"'checkpoints\[0\].mean_logprob': expected a number <= 0",
+    ),
     "nan": (
         {"checkpoints": [probe(1, mean_entropy=float("nan"))]},
         r"'checkpoints\[0\].mean_entropy': expected a n",
@@ -258,6 +280,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         r"'checkpoints\[0\].markers': expected a number >=",
     ),
     "marker order": ({"marker_positions": [4, 4]}, r"'marker_positions': expected increasing"),
+    "part of a marker": ({"marker_positions": [1.5]}, r"'marker_positions': expected increasing"),
     "marker place": (
         {"marker_positions": [101]},
         r"'marker_positions': .* to trace_tokens \(100\)",
@@ -330,6 +353,11 @@ def test_the_default_cap_is_the_longest_trace(tmp_path: Path) -> None:
     run = imported(tmp_path, line(), line("b", trace_tokens=170), cap=None, model="m")
     assert run.plan.max_think == 170
     assert open_source(run.path).model == "m"
+    assert read(tmp_path, line("b", trace_tokens=170), cap=170).longest == 170
+    for length in (0, 1):
+        (tmp_path / f"{length}").mkdir()
+        row = line(trace_tokens=length, checkpoints=[probe(0)])
+        assert imported(tmp_path / f"{length}", row, cap=None).plan.max_think == 1
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:

@@ -121,10 +121,11 @@ def test_every_rung_but_the_last_may_follow_a_policy_of_its_own() -> None:
 
 
 def test_a_ladder_may_be_as_long_as_is_said_and_free_but_for_what_is_decoded() -> None:
-    few = {"price": [0.0, 0.0, 0.5], "repeat": 128}
-    rungs = [few | {"name": f"r{k}"} for k in range(16)]
-    ladder = ladder_of({"rung": rungs}, "ladder")
-    assert (len(ladder.rungs), len(ladder.columns)) == (16, 16 * 128)
+    few = {"price": [0.0, 0.0, 0.5]}
+    for most in (1, 128):
+        rungs = [few | {"name": f"r{k}", "repeat": most} for k in range(16)]
+        ladder = ladder_of({"rung": rungs}, "ladder")
+        assert (len(ladder.rungs), len(ladder.columns)) == (16, 16 * most)
 
 
 @pytest.mark.parametrize(
@@ -158,6 +159,14 @@ def test_a_question_stands_once(tmp_path: Path) -> None:
     run.append(run.replies())
     with pytest.raises(ProbeError, match=r"replies\.jsonl:2: question 'q' .* already on line 1"):
         run.replies()
+
+
+def test_the_cap_of_a_ladders_run_is_its_longest_reply(tmp_path: Path) -> None:
+    for tokens, cap in ((0, 1), (1, 1), (7, 7)):
+        (tmp_path / f"{tokens}").mkdir()
+        line = {"id": "q", "rungs": [reply("small", "1", 0), reply("large", "1", tokens)]}
+        source = run_of(tmp_path / f"{tokens}", [line], TWO)
+        assert RunDirectory.load(source.folder).plan.max_think == cap
 
 
 def test_costs_are_those_of_each_rung_at_its_own_price(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         ": _MAX_GOLDEN_STEPS = 4096 ->": "one step more is fine",
         "_check_golden: len(steps) <= _MAX_GOLDEN_STEPS -> len(steps) <": "one step less is fine",
         "_check_stop: abs_tol=1e-12 ->": "this close to 0 counts as 0",
+        "check_trigger: -1 -> -2 (2)": "budgets rise, so the last one is the largest",
         "check_trigger: default=0 ->": "a position is always given",
     },
     "policy/evidence": {
@@ -45,6 +46,12 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "_check_shares: accuracy <= 1 - risk + _SLACK ->": "differs at equality, by rounding",
         "_check_shares: accuracy >= full - risk - _SLACK ->": "differs at equality, by rounding",
         "_check_shares: full >= risk - _SLACK ->": "differs at equality, by rounding",
+        "check_expected: certificate.n * traces -> certificate.n / traces": (
+            "with two traces both risks are counts of replies, as was checked more strictly"
+        ),
+        "check_split: certificate.labelled or 0 -> certificate.labelled or 1": (
+            "`n` is 1 or more, and is checked first"
+        ),
         "check_expected: ends[0] - _SLACK <= value <= ends[1] + _SLACK ->": (
             "differs at equality, by rounding"
         ),
@@ -58,10 +65,12 @@ EQUIVALENT: dict[str, dict[str, str]] = {
             "a policy does not begin with a text"
         ),
         "_check_strings: wide = 0 -> wide = 1": "one byte less is fine",
+        "decode: start < 0 -> start <": "a digest does not begin the text",
         "_written: allow_nan=False ->": "numbers that are not finite fail before",
         "_written: indent + len(line) < _LINE -> indent + len(line) <=": "one column more is fine",
         "read_bytes: getattr(os, 'O_NONBLOCK', 0) ->": "Linux has it",
     },
+    "policy/frozen": {"Policy: compare=False -> compare=True": "the rules follow from the terms"},
     "policy/golden": {
         ": _MOST_GAPS = 64 ->": "how far examples at the threshold are searched for",
         ": _MOST_REPLY = 65536 ->": "how far examples at the threshold are searched for",
@@ -71,6 +80,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "_clear: 10 * _TOLERANCE -> 11": "a tenth more tolerance is fine",
         "_clear: abs(entry.decisions[-1].score - threshold) > 10 * _TOLERANCE ->"
         " abs(entry.decisions[-1].score - threshold) >=": "differs at equality, by rounding",
+        "_climbs.replies: draw() < _FINISHED -> draw() <=": "no draw of `Random(0)` equals it",
         "_edge: high - low < _DISTANCE ->": "close enough to the threshold",
         "_ranges: steps[-2].think_tokens if len(steps) > 1 else 0 ->": (
             "an example at the threshold is sought one token later"
@@ -80,14 +90,23 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         ),
     },
     "policy/requests": {"_question: :12 -> :13": "the name of its question is not used"},
+    "policy/run_policies": {
+        "current_policy: len(files) > 1 -> len(files) >=": "a single file is returned anyway"
+    },
     "policy/session": {
         "Session.__init__: self._cut = False -> self._cut = True": (
             "`end` sets it before anybody reads it"
         )
     },
     "policy/shown": {
-        "server_words: top_k or 0 -> top_k or 1": "vLLM returns more than either by default"
+        "counted: differing is None or planned is None -> differing is None and": (
+            "the check refuses one without the other"
+        ),
+        "where_of: terms.kind != 'stop' or terms.decision_threshold is None -> terms.kind != 'stop'"
+        " and": "the check gives a policy a threshold exactly if it stops",
+        "server_words: top_k or 0 -> top_k or 1": "vLLM returns more than either by default",
     },
+    "policy/signature": {"_read: _MAX_KEY + 1 -> _MAX_KEY + 2": "any byte more is too many"},
     "policy/stepper": {
         "Stepper.__init__: self._began = 0 ->": "the first step sets it",
         "Stepper.__init__: self._confidence = 0.0 ->": "the first step sets it",
