@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import http.client
 import io
+import itertools
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +26,9 @@ from stopadvisor.engines.openai.served_model import ServedModel
 from stopadvisor.ground.errors import EngineError, ModelError, PolicyError
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.probes.asking import ProbePlan
+from stopadvisor.serving.gateway import intake
 from stopadvisor.serving.gateway.forward import Forwarder
+from stopadvisor.serving.gateway.intake import Incoming
 from stopadvisor.serving.gateway.server import serve
 from stopadvisor.serving.metrics import Metrics
 from stopadvisor.serving.serve_settings import GatewaySettings
@@ -249,6 +253,35 @@ def test_what_is_not_covered_goes_through_as_it_came(
     assert answer.body == direct(server, gateway, body, "/v1/chat/completions").body
 
 
+def test_a_stream_is_what_the_body_asks_for(
+    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only streams have to begin soon."""
+    asked, own = list[bool](), Forwarder.forward
+
+    async def forward(forwarder: Forwarder, request: Incoming, send: Any) -> Any:
+        asked.append(request.streams)
+        return await own(forwarder, request, send)
+
+    monkeypatch.setattr(Forwarder, "forward", forward)
+    for stream in (True, False, None, 1, "true"):
+        gateway.ask(chat_body(n=2, stream=stream))
+    gateway.ask({"stream": True, "model": "tiny-reasoner", "prompt": [1]}, "/v1/completions")
+    gateway.get("/v1/models")
+    assert asked == [True, False, False, False, False, True, False]
+
+
+def test_a_requests_own_time_is_without_the_queue(
+    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks, number = itertools.count(0.0, 100.0), len(gateway.records)
+    monkeypatch.setattr(intake, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    gateway.ask(chat_body())
+    record = gateway.record(number + 1)
+    assert record["queue_seconds"] == 100.0
+    assert 0 < record["own_seconds"] + 100.0 <= record["e2e_seconds"]
+
+
 def test_bytes_are_not_touched(server: OddServer, gateway: RunningGateway) -> None:
     """Compressed, binary, a refusal, a redirection; with the query, and no header of ours."""
     seen: list[Seen] = []
@@ -385,6 +418,7 @@ def test_reload_swaps_whole_or_not_at_all(
         assert after.headers["x-stopadvisor"].endswith(named["digest"])
         assert after.headers["x-stopadvisor"] != before
         assert after.json["choices"][0]["message"]["content"] == Story().visible
+        assert "upstream-down" not in {line["event"] for line in gateway.lines}
 
 
 # --- The start ------------------------------------------------------------------------------------
@@ -398,7 +432,10 @@ def test_what_cannot_work_does_not_start(server: OddServer, policies: Path, tmp_
             pass
 
     refused(PolicyError, "expected a policy .* in it, got none", tmp_path)
-    refused(PolicyError, "--model is for one policy", policies, model="tiny-reasoner")
+    (two := tmp_path / "two").mkdir()
+    for name in ("stops.json", "never.json"):
+        shutil.copy(policies / name, two)
+    refused(PolicyError, "--model is for one policy, got 2", two, model="tiny-reasoner")
     refused(PolicyError, "expected one policy for each model and task, got a second", policies)
     refused(ModelError, "does not serve the model 'other'", policies / "stops.json", model="other")
     with fake_server(context=700) as small:

@@ -19,6 +19,7 @@ from stopadvisor.serving.gateway.policies import Bound
 from stopadvisor.serving.gateway.server import serve
 from stopadvisor.serving.metrics import Metrics
 from stopadvisor.serving.serve_settings import AuditSettings
+from tests.engines.test_openai_online import LENGTH, VISIBLE
 from tests.integration.server import free_port
 from tests.serving.gateways import OddServer, RunningGateway, chat_body, odd_server, running, until
 
@@ -59,7 +60,7 @@ def test_stopped_requests_are_audited_under_the_name_that_clients_see(
     digest = path.name.split("-")[1]
     monitor, _ = replay(find_series([path], digest))
     assert monitor.counts["requests"] == monitor.counts["stopped"] == 2
-    assert monitor.counts["audit_tokens"] > 0
+    assert monitor.counts["audit_tokens"] == 2 * (LENGTH + VISIBLE)
     assert f'stopadvisor_audit_e_value{{digest="{digest}",watch="differs"}}' in text
     assert "stopadvisor_audits_total" in text
 

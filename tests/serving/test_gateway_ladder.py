@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from stopadvisor.cli.main import main
+from stopadvisor.ground.errors import EngineError
 from stopadvisor.policy.frozen import load_policy, save_policy
 from stopadvisor.policy.rung_policies import read_rungs
 from stopadvisor.serving.serve_settings import AuditSettings
@@ -195,6 +196,25 @@ def test_a_cheap_rung_that_fails_is_climbed_past(tmp_path: Path, fault: str) -> 
     assert [rung_of(answer) for answer in answers] == ["large"] * 3
     assert all(f"The answer is {n}." in a.text("content") for n, a in enumerate(answers))
     assert 'stopadvisor_rungs_down_total{rung="small"} 3.0' in text
+
+
+@pytest.mark.parametrize(
+    ("error", "noted"), [(KeyError("canary"), "KeyError"), (EngineError("canary"), None)]
+)
+def test_a_climb_that_fails_costs_no_request(
+    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch, error: Exception, noted: str | None
+) -> None:
+    """The reference answers; only a fault of the gateway's own is noted."""
+
+    async def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("stopadvisor.serving.gateway.app.climb", fail)
+    answer = gateway.ask(body_of(SERVED))
+    assert (answer.status, answer.way) == (200, "passthrough; reason=failed")
+    assert f"The answer is {SERVED}." in answer.text("content")
+    assert gateway.record().get("error") == noted
+    assert "canary" not in gateway.logged.getvalue()
 
 
 def test_a_reference_that_is_down_is_an_error_of_its_own(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -168,6 +169,44 @@ def test_half_requests_keep_nobody_out(
     assert {line["event"] for line in gateway.lines} == {"upstream-up", "request", "draining"}
 
 
+def test_idle_connections_make_room_and_those_with_a_request_do_not(
+    server: OddServer, policy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even one whose request came before the reply to the one before it."""
+    go, begun = threading.Event(), threading.Event()
+
+    def late(to: BaseHTTPRequestHandler, body: bytes) -> None:
+        begun.set()
+        assert go.wait(20)
+        says(http_reply(b"late"))(to, body)
+
+    server.odd["/v1/odd"] = late
+    monkeypatch.setattr(server_module, "most_connections", lambda upstream: 4)
+    short = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    with running(policy, server) as gateway, ExitStack() as sockets:
+        answered = sockets.enter_context(gateway.connect(short + HEAD % 2 + b"{}"))
+        assert begun.wait(20)
+        idle = [sockets.enter_context(gateway.connect(short)) for _ in range(3)]
+        for client in [answered, *idle]:
+            read_until(client, b"ok\n")
+        assert gateway.get("/healthz").status == 200
+        with suppress(ConnectionResetError):  # instead of an end
+            assert idle[0].recv(1) == b""
+        for client in idle[1:]:
+            client.sendall(short)
+            read_until(client, b"ok\n")
+        go.set()
+        read_until(answered, b"late")
+
+
+def read_until(client: socket.socket, end: bytes) -> None:
+    got = b""
+    while not got.endswith(end):
+        piece = client.recv(2**16)
+        assert piece, "the connection was closed"
+        got += piece
+
+
 @pytest.mark.parametrize("before", [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"])
 def test_a_head_that_does_not_end_is_not_waited_for(
     gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch, before: bytes
@@ -179,9 +218,12 @@ def test_a_head_that_does_not_end_is_not_waited_for(
 
 
 def test_a_head_has_a_largest_size(gateway: RunningGateway) -> None:
-    client = gateway.connect(b"GET /v1/models HTTP/1.1\r\nX: ")
-    client.sendall(b"y" * (server_module.HEAD_BYTES + 1))
-    assert received(client).startswith(b"HTTP/1.1 431 ")
+    for size, status in ((64 * 1024 - 100, b"200"), (64 * 1024, b"431")):
+        client = gateway.connect(b"GET /healthz HTTP/1.1\r\nConnection: close\r\nX: ")
+        client.sendall(b"y" * size)
+        if status == b"200":
+            client.sendall(b"\r\nHost: x\r\n\r\n")
+        assert received(client).startswith(b"HTTP/1.1 " + status)
 
 
 ELSEWHERE = (

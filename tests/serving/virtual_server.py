@@ -26,8 +26,9 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
         return self._now
 
     def _run_once(self) -> None:
-        if not self._ready and self._scheduled:  # type: ignore[attr-defined]
-            self._now = max(self._now, self._scheduled[0].when())  # type: ignore[attr-defined]
+        if not self._ready:  # type: ignore[attr-defined]
+            timers = [at.when() for at in self._scheduled if not at.cancelled()]  # type: ignore[attr-defined]
+            self._now = max(self._now, min(timers, default=self._now))
         super()._run_once()  # type: ignore[misc]
 
 
