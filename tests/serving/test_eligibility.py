@@ -218,6 +218,26 @@ def test_a_ladder_covers_what_is_asked_as_its_reference_was(
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
+        ({"chat_template_kwargs": {"x": 1}, "max_tokens": 2000}, "covered"),
+        ({"chat_template_kwargs": {}}, "template"),
+        ({"max_tokens": 1999}, "max-tokens"),
+        ({"temperature": 0.5}, "covered"),
+        ({"temperature": 1.0}, "sampling"),
+    ],
+)
+def test_a_ladders_reference_may_have_terms_of_its_own(
+    fields: dict[str, Any], expected: str
+) -> None:
+    own = {"chat_template_kwargs": {"x": 1}, "max_tokens": 2000, "temperature": 0.5}
+    *cheap, reference = GIVES_UP["rungs"]
+    policy = policy_from(ladder_content(ladder={"rungs": [*cheap, reference | own]}))
+    body = {"model": "big", "messages": [{"role": "user", "content": "2 + 2?"}]} | fields
+    assert reason(Coverage.of_ladder(policy).check(body, task=None)) == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
         ({"temperature": 0, "top_p": 0.5, "top_k": 50}, "covered"),
         ({"temperature": 0.0, "min_p": 0.1}, "covered"),
         ({"top_p": 1, "top_k": -1, "min_p": 1}, "covered"),

@@ -1,5 +1,4 @@
-"""Forwarding without a socket, in simulated time: time-outs, second tries, and where a stream ends.
-"""
+"""Forwarding in simulated time: time-outs, second tries, and where a stream ends."""
 
 from __future__ import annotations
 

