@@ -78,6 +78,7 @@ class Session:
 
     def request(self, method: str, url: object, **options: Any) -> Reply:
         assert options["allow_redirects"] is False
+        assert options["data"] == (b"sent" if method == "POST" else None)
         self.asked.append(self.fresh)
         reply = self.replies.pop(0)
         if isinstance(reply, Exception):
@@ -93,6 +94,8 @@ class Forwarded:
     asked: list[bool] = field(default_factory=list)
     """For each try, whether it was on a new connection."""
     sent: bytes = b""
+    more: list[bool] = field(default_factory=list)
+    """For each message sent, whether others follow."""
     error: Exception | None = None
     seconds: float = 0.0
 
@@ -120,13 +123,14 @@ def forwarded(
 
     async def send(message: Any) -> None:
         found.sent += message.get("body", b"")
+        found.more.append(message.get("more_body", True))
 
     async def go() -> None:
         forwarder = Forwarder(pool, Timeouts(), None)
         await forwarder.aclose()
         forwarder._http = cast(Any, Session(left, found.asked, fresh=False))
         forwarder._fresh = cast(Any, Session(left, found.asked, fresh=True))
-        request = Incoming("POST", Target(path), (), bytearray(), ends=600.0, **fields)
+        request = Incoming("POST", Target(path), (), bytearray(b"sent"), ends=600.0, **fields)
         try:
             await forwarder.forward(request, send)
         except (Refusal, BrokenReply) as error:
@@ -135,6 +139,8 @@ def forwarded(
 
     run_virtually(go())
     assert all(upstream.in_flight == 0 for upstream in pool.all)
+    whole = [found.error is not None] if found.more else []
+    assert found.more == [True] * (len(found.more) - 1) + whole
     return found
 
 
