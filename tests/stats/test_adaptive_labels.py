@@ -21,6 +21,7 @@ from stopadvisor.stats.adaptive_labels import (
     walk,
 )
 from stopadvisor.stats.bounds import Certified, NotCertified, StopCurve, max_losses
+from stopadvisor.stats.label_sample import most_lost_labelled
 
 RUNS = 1500
 
@@ -239,6 +240,17 @@ def test_all_labels_count_unless_fewer_than_questions_are_planned() -> None:
         assert plan.most(differs, 0.5, 0.0).tolist() == [-1] * 2, "no confidence is left"
     assert (
         AskingPlan(np.arange(4)).most(differs, 0.5, 0.7).tolist() == [max_losses(4, 0.5, 0.7)] * 2
+    )
+
+
+def test_a_sample_allows_what_its_own_test_does_and_all_labels_take_any_number() -> None:
+    differs = np.arange(12)[:, None] < [1, 4, 12]
+    most = AskingPlan(np.arange(12), 1).most(differs, 0.3, 0.1)
+    assert most.tolist() == most_lost_labelled(12, 1, 0.3, 0.1)[[1, 4, 12]].tolist()
+    assert len(set(most.tolist())) > 1
+    n = 20_001  # more than the test of a sample takes
+    assert AskingPlan(np.arange(n), n).most(np.ones((n, 1), bool), 0.1, 0.05) == max_losses(
+        n, 0.1, 0.05
     )
 
 

@@ -155,6 +155,7 @@ def test_what_a_question_counts_on_average_is_less_what_it_gains() -> None:
     assert (lost.risk, replace(lost, gained=1).risk) == (0.3, 0.2)
     # Three of the four labelled are lost, of eight that differ.
     assert replace(lost, differing=8, planned_labels=4).risk == 0.6
+    assert replace(lost, differing=4, planned_labels=8).risk == 0.3, "every one is labelled"
     pairs = replace(lost, both=1, one=1, none=8)
     assert (pairs.traces, pairs.risk) == (2, 0.15)
 
@@ -181,6 +182,7 @@ def test_power_is_a_sawtooth_and_the_last_tooth_counts() -> None:
     assert power(234, 0.05, 0.05, 0.02) >= 0.8 > power(233, 0.05, 0.05, 0.02)
     assert power(285, 0.05, 0.05, 0.02) < 0.8
     assert power(58, 0.05, 0.05, 0.0) == 0.0, "not even no loss would do"
+    assert power(59, 0.05, 0.05, 0.01) == pytest.approx(0.99**59)
     assert labels_needed(0.05, 0.05, expected_risk=0.02) == 286
 
 

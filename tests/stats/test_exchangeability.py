@@ -52,18 +52,26 @@ def test_a_state_goes_on() -> None:
     assert other.capital == test.capital
 
 
-def test_the_capital_is_the_simple_jumpers() -> None:
-    """Bet by bet on ranks that are counted, as the page says: a hundredth changes sides."""
+@pytest.mark.parametrize("grows", [False, True])
+def test_the_capital_is_the_simple_jumpers(grows: bool) -> None:
+    """Bet by bet on ranks that are counted, as the page says: a hundredth changes sides.
+
+    What is above 1e12 is given away, by all bets alike.
+    """
     rng = np.random.default_rng(2)
     reference, values = rng.integers(0, 40, 50).tolist(), rng.integers(5, 60, 200).tolist()
+    values = [50 * 1.15**k for k in range(200)] if grows else values
     test, seen, bets = ExchangeabilityTest(reference), [*map(coarse, reference)], np.full(3, 1 / 3)
+    assert test.capital == 1.0
     for value, tie in zip(values, rng.random(200).tolist(), strict=True):
         level = coarse(value)
         seen.append(level)
         larger, equal = (np.array(seen) > level).sum(), (np.array(seen) == level).sum()
         p = (larger + tie * equal) / len(seen)
+        bets *= min(1.0, 1e12 / bets.sum())
         bets = (0.99 * bets + 0.01 * bets.sum() / 3) * (1 + np.array([-1, 0, 1]) * (p - 0.5))
         assert test.update(value, tie) == test.capital == pytest.approx(bets.sum(), rel=1e-12)
+    assert (test.capital > 1e12) is grows
 
 
 def test_the_scale_keeps_the_order() -> None:

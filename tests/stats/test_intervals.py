@@ -174,16 +174,20 @@ def with_unseen(costs: FloatArray, full: FloatArray) -> tuple[float, float]:
 @pytest.mark.parametrize(
     ("sigma", "spread", "is_wider"), [(0.3, 1.0, False), (0.9, 0.01, True)], ids=["varied", "alike"]
 )
+@pytest.mark.parametrize("size", [1.0, 1e-6], ids=["usual", "all but free"])
 def test_the_interval_of_a_saving_reaches_to_the_farther_of_two_recipes(
-    sigma: float, spread: float, is_wider: bool
+    sigma: float, spread: float, is_wider: bool, size: float
 ) -> None:
     rng = np.random.default_rng(4)
     full = rng.lognormal(6, sigma, 30)
-    costs = full * (0.9 + spread * (rng.random(30) - 0.9))
+    costs = size * full * (0.9 + spread * (rng.random(30) - 0.9))
     (low, high), (least, most) = bootstrap_t(costs, full, 8), with_unseen(costs, full)
-    assert (least < low, most > high) == (is_wider, is_wider)
+    if size == 1.0:
+        assert (least < low, most > high) == (is_wider, is_wider)
     found = saving_interval(costs, full, rng=np.random.default_rng(8))
-    assert found == pytest.approx((min(low, least), max(high, most)), abs=1e-3)
+    assert found is not None
+    assert found[0] == pytest.approx(min(low, least), abs=1e-3)
+    assert 100 - found[1] == pytest.approx(100 - max(high, most), rel=1e-4)
 
 
 def test_the_interval_covers_where_rare_long_questions_decide_the_saving() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -16,6 +17,7 @@ from scipy import stats
 
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.ground.errors import CalibrationError
+from stopadvisor.stats import label_sample
 from stopadvisor.stats.bounds import max_losses, upper_limit
 from stopadvisor.stats.label_sample import (
     most_lost_labelled,
@@ -59,6 +61,9 @@ def test_no_share_of_differing_replies_breaks_it_and_its_size_is_used(
     assert (np.diff(most) <= 0).all()
     # While all differing replies are labelled it allows what all labels do at nearly delta.
     assert (most[: labels + 1] == max_losses(n, alpha, 0.96 * delta)).all()
+    if most[0] >= 0:
+        passed = [sample_passes(k, labels, n, labels, alpha, delta) for k in (most[0], most[0] + 1)]
+        assert passed == [True, False]
     # And no larger risk is excluded more often.
     for q, more in product(shares[::8], (1.05, 1.3)):
         p = alpha * more / q
@@ -66,12 +71,57 @@ def test_no_share_of_differing_replies_breaks_it_and_its_size_is_used(
             assert enumerated(most, labels, q, p) <= delta
 
 
+def region(n: int, labels: int, alpha: float, most: int, deviations: float) -> list[int]:
+    """Of the notes, one number of differing replies after the other."""
+    found, expected = [most] * (labels + 1), n * alpha
+    for d in range(labels + 1, n + 1):
+        variance = expected * (1 - alpha) + expected * max(d - expected, 0) / labels
+        allowed = math.floor(labels / d * (expected - deviations * math.sqrt(variance)) + 1e-9)
+        found.append(max(min(allowed, found[-1]), -1))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("n", "labels", "alpha", "most"),
+    [(12, 1, 0.3, 1), (40, 5, 0.3, 7), (60, 20, 0.2, 6), (200, 60, 0.4, 70)],
+)
+def test_chances_and_regions_are_those_of_the_notes(
+    n: int, labels: int, alpha: float, most: int
+) -> None:
+    for deviations in np.arange(0.0, 3.0, 0.1):
+        found = label_sample._region(n, labels, alpha, most, deviations)
+        assert found.tolist() == region(n, labels, alpha, most, deviations)
+    q = np.array([1e-5, 0.01, 0.1, 0.3, 0.4, 0.45, 0.9, 1.0])
+    for deviations, p in ((0.3, 0.1), (2.0, 0.4), (2.9, 0.01)):
+        allowed = label_sample._region(n, labels, alpha, most, deviations)
+        exact = [enumerated(allowed, labels, float(each), p) for each in q]
+        for bound in (
+            label_sample._chances(allowed, labels, q, np.full(q.size, p)),
+            [label_sample._chances(allowed, labels, q[[k]], np.array([p])) for k in range(q.size)],
+        ):
+            assert np.ravel(bound) == pytest.approx(exact, abs=1e-11)
+
+
+def test_a_size_is_at_most_delta_only_with_the_room_that_its_bound_takes() -> None:
+    labels, alpha = 5, 0.2
+    most = label_sample._region(40, labels, alpha, 4, 1.2)
+    q = np.linspace(alpha, 1, 400)
+    for _ in range(3):  # of the peak of its chance, found to six digits
+        chances = label_sample._chances(most, labels, q, alpha / q)
+        k = int(chances.argmax())
+        q = np.linspace(q[max(k - 1, 0)], q[min(k + 1, 399)], 400)
+    peak = chances.max()
+    shown = [label_sample._is_at_most(most, labels, alpha, room * peak) for room in (1.00001, 1.01)]
+    assert shown == [False, True]
+
+
 @pytest.mark.parametrize(("n", "alpha"), [(60, 0.1), (300, 0.02), (40, 0.05)])
 def test_with_every_label_it_is_the_binomial_test(n: int, alpha: float) -> None:
     most = most_lost_labelled(n, n, alpha, DELTA)
     assert (most == max_losses(n, alpha, DELTA)).all()
-    for lost in (0, 1, 4):
-        assert sample_limit(lost, 7, n, n, DELTA) == pytest.approx(
+    assert (most_lost_labelled(n, n + 1, alpha, DELTA) == most).all()
+    for lost in (0, 1, 4, n - 1, n):
+        assert sample_limit(lost, n, n, n, DELTA) == pytest.approx(
             upper_limit(lost, n, DELTA), abs=1.2e-4
         )
 
@@ -108,6 +158,7 @@ def test_a_reference_value() -> None:
 
 def test_what_it_cannot_take_is_refused() -> None:
     assert most_lost_labelled(1, 1, 0.5, 0.6).tolist() == [0, 0]
+    assert most_lost_labelled(20_000, 20_000, 0.1, DELTA)[0] == max_losses(20_000, 0.1, DELTA)
     for n, labels in ((30, 0), (0, 1), (20_001, 1)):
         with pytest.raises(CalibrationError, match="1 to 20000 questions and 1 label or more"):
             most_lost_labelled(n, labels, 0.1, DELTA)

@@ -75,10 +75,12 @@ def test_results_in_any_order_give_the_formulas(gains: bool) -> None:
 
 def test_many_quiet_requests_count_as_one_by_one() -> None:
     one, many = AuditProcess(TEST), AuditProcess(TEST)
-    for _ in range(500):
-        one.count()
-    many.count(500)
-    assert (many.e_value, many.detector) == pytest.approx((one.e_value, one.detector), rel=1e-9)
+    for requests in (2, 498, 0):
+        for _ in range(requests):
+            one.count()
+        many.count(requests)
+        assert (many.e_value, many.detector) == pytest.approx((one.e_value, one.detector), rel=1e-9)
+        assert many.requests == one.requests
 
 
 @pytest.mark.parametrize(("gains", "least"), [(False, 0), (True, -1)])
@@ -97,6 +99,8 @@ def test_an_open_audit_counts_the_least_in_the_alarm_and_a_loss_in_the_limit(
     assert waiting.e_value == settled.e_value
     assert waiting.upper_limit(0.05) == lost.upper_limit(0.05)
     assert waiting.open_keys() == ()
+    found = [{key: n for key, n in each.losses.items() if n} for each in (waiting, settled, lost)]
+    assert found == [{20.0: 1}, {-20.0: 1} if gains else {}, {20.0: 1}]
     with pytest.raises(CalibrationError, match="no audit 'a' is open"):
         waiting.resolve("a", 1)
 
@@ -159,10 +163,15 @@ def test_settings_out_of_range(fields: dict[str, float], words: str) -> None:
         AuditTest(**{"alpha": 0.05, **fields})  # type: ignore[arg-type]
 
 
+def test_a_change_may_be_barely_above_1() -> None:
+    assert AuditTest(0.05, change=1.5).change == 1.5
+
+
 def test_audits_out_of_range() -> None:
     process = AuditProcess(TEST)
-    with pytest.raises(CalibrationError, match=r"share must lie in \[0.05, 1\]"):
-        process.audit("a", 0.01)
+    for share in (0.01, 1.01):
+        with pytest.raises(CalibrationError, match=r"share must lie in \[0.05, 1\]"):
+            process.audit("a", share)
     process.audit("a", 0.05)
     with pytest.raises(CalibrationError, match="open already"):
         process.audit("a", 0.05)
@@ -231,9 +240,30 @@ def test_upper_limits_of_the_page() -> None:
 
 def test_upper_limits_at_their_ends() -> None:
     assert betting_upper_limit(0, {}, delta=0.05, least_share=0.05) == 1.0
+    assert betting_upper_limit(2, {1.0: 2}, delta=0.05, least_share=1.0) == 1.0
     assert 0 < betting_upper_limit(100_000, {}, delta=0.05, least_share=0.05) < 0.002
     with pytest.raises(CalibrationError, match="3 of 2 requests have a loss"):
         betting_upper_limit(2, {10.0: 3}, delta=0.05, least_share=0.05)
+
+
+@pytest.mark.parametrize(
+    ("requests", "losses", "least"),
+    [(900, {20.0: 4, 10.0: 3}, 0.05), (700, {5.0: 9, -5.0: 4}, 0.2), (60, {}, 1.0)],
+)
+def test_at_the_upper_limit_the_mean_of_all_bets_is_1_over_delta(
+    requests: int, losses: dict[float, int], least: float
+) -> None:
+    """Bets of 95 and 75 % of the largest, and of a half, a quarter and so on to 2^-14 of it."""
+    risk = betting_upper_limit(requests, losses, delta=0.03, least_share=least)
+    parts = [0.95, 0.75, *(0.5**k for k in range(1, 15))]
+    won = []
+    for stake in (part / (1 / least - risk) for part in parts):
+        product = (1 + stake * risk) ** (requests - sum(losses.values()))
+        for loss, number in losses.items():
+            product *= (1 - stake * (loss - risk)) ** number
+        won.append(product)
+    assert 0 < risk < 1
+    assert np.mean(won) == pytest.approx(1 / 0.03, rel=1e-5)
 
 
 def test_gains_lower_the_upper_limit_of_a_drop() -> None:
@@ -252,6 +282,33 @@ def test_a_dropped_audit_counts_as_the_least_loss_in_the_delay(gains: bool, gain
     same = requests_to_alarm(test, seen_up - seen_down, 0.05, gained=seen_down)
     assert delay == same < math.inf
     assert delay > requests_to_alarm(test, 0.4, 0.05, gained=gained)
+
+
+@pytest.mark.parametrize(("gains", "risk", "gained"), [(False, 0.4, 0.0), (True, 0.6, 0.05)])
+def test_the_delay_is_that_of_streams_request_by_request(
+    gains: bool, risk: float, gained: float
+) -> None:
+    test, rng = AuditTest(0.2, 0.05, 0.5, gains=gains), np.random.default_rng(0)
+    stops, dropped, share = 0.9, 0.1, 0.6
+    kind, seen, audited = rng.random((3, 400, 250))
+    loss = np.where(kind < risk + gained, 1.0, -1.0 * (kind < risk + 2 * gained))
+    loss = np.where(seen < dropped, -1.0 * gains * (kind < stops), loss) * (audited < share) / share
+    logs = [np.log1p(stake * (loss - test.alpha)).cumsum(axis=1) for stake in test.stakes]
+    won = np.logaddexp.reduce(logs) - np.log(len(logs)) >= -np.log(test.delta)
+    delays = np.where(won.any(axis=1), won.argmax(axis=1) + 1, np.inf)
+    found = requests_to_alarm(test, risk, share, gained=gained, stops=stops, dropped=dropped)
+    assert found == pytest.approx(np.median(delays), rel=0.15)
+
+
+def test_the_delay_at_its_ends() -> None:
+    assert requests_to_alarm(TEST, 0.0, 0.05) == math.inf
+    every = replace(TEST, alpha=0.2, least_share=1.0)
+    products = (1 + np.array(every.stakes) * 0.8) ** np.arange(100)[:, None]  # all are lost
+    assert requests_to_alarm(every, 1.0, 1.0) == (products.mean(axis=1) >= 20).argmax()
+    with_gains = AuditTest(0.05, 0.05, 0.05, gains=True)
+    delays = [requests_to_alarm(with_gains, 0.4, 0.05, dropped=0.1, **stops)
+              for stops in ({}, {"stops": 1.0}, {"stops": 0.9})]  # fmt: skip
+    assert delays[0] == delays[1] > delays[2]
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from stopadvisor.stats.trinomial import (
     drop_size,
     limit_of_pairs,
     most_lost,
+    risk_of_pairs,
 )
 
 
@@ -95,32 +96,85 @@ def test_reference_values(n: int, alpha: float, delta: float, most: list[int]) -
         found[0] = 0
 
 
-@pytest.mark.parametrize(("n", "alpha"), [(12, 0.3), (12, -0.3)])
-def test_the_bound_between_grid_points_is_that_of_the_notes(n: int, alpha: float) -> None:
-    """With the chances of another library, and the quadratic inequality solved by numpy."""
-    most, top = most_lost(n, alpha, 0.2), (1 - abs(alpha)) / 2
-    points = math.ceil(math.pi / 2 * math.sqrt(n) / 0.037)
+@pytest.mark.parametrize("n", [1, 7, 30])
+def test_chances_of_any_shares_are_those_of_another_library(n: int) -> None:
+    """One by one and together, where a range of counts has to do for all."""
+    shares = [0.0, 1e-4, 0.02, 0.3, 0.5, 0.7, 0.98, 1.0]
+    pairs = [(a, b) for a in shares for b in shares if 0 < a + b <= 1]
+    lost, gained = np.array(pairs).T
+    for alpha, critical in ((0.1, -1.0), (-0.3, 0.4)):
+        most = trinomial._region(n, alpha, critical)
+        by_gained = [max((k for k in range(n - g + 1) if k <= most[k + g]), default=-1)
+                     for g in range(n + 1)]  # fmt: skip
+        expected = [chance(np.array(by_gained), n, *pair) for pair in pairs]
+        assert trinomial._chance(most, lost, gained) == pytest.approx(expected, abs=1e-10)
+        alone = [trinomial._chance(most, lost[k : k + 1], gained[k : k + 1])[0] for k in range(30)]
+        assert alone == pytest.approx(expected[:30], abs=1e-10)
+
+
+@pytest.mark.parametrize("n", [1, 30, 20_000])
+@pytest.mark.parametrize(
+    "shares", [[0.0], [1e-4], [0.3], [0.4, 0.45], [0.4, 0.6], [0.6, 0.9], [0.52], [0.53], [1.0]]
+)
+def test_counts_out_of_range_are_as_good_as_impossible(n: int, shares: list[float]) -> None:
+    first, last = trinomial._likely(n, np.array(shares))
+    assert 0 <= first <= last <= n
+    for share in shares:
+        assert stats.binom.cdf(first - 1, n, share) < 1e-16
+        assert stats.binom.sf(last, n, share) < 1e-16
+
+
+REGIONS = [
+    *((12, alpha, trinomial._test(12, alpha, 0.2)) for alpha in (0.3, -0.3)),
+    # Its chance is highest at an end, near one, or between; with one question, at a corner.
+    *((1, alpha, np.array(most)) for alpha in (0.3, -0.3) for most in ([0, 0], [-1, 0])),
+    *(
+        (n, alpha, trinomial._region(n, alpha, critical))
+        for n, alpha, critical in [
+            (2, 0.3, 2.0), (5, 0.3, -3.0), (5, -0.3, 0.5), (12, 0.3, -0.5), (12, 0.05, 0.5),
+            (12, -0.05, 0.5), (40, -0.05, -1.5), (40, 0.05, -0.5),
+        ]
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("n", "alpha", "most"), REGIONS)
+def test_the_bound_between_grid_points_is_that_of_the_notes(
+    n: int, alpha: float, most: IntArray
+) -> None:
+    """With the quadratic inequality solved by numpy."""
+    top, points = (1 - abs(alpha)) / 2, math.ceil(math.pi / 2 * math.sqrt(n) / 0.037)
     shares = top * np.sin(np.linspace(0, math.pi / 2, points)) ** 2
     shares[0], shares[-1] = shares[1] / 2, (shares[-2] + top) / 2
     lost, gained = max(alpha, 0.0), max(-alpha, 0.0)
-    at = [chance(most, n, q + lost, q + gained) for q in shares]
-    bounds = [chance(most, n, lost, shares[0] + gained), chance(most, n, shares[-1] + lost, top)]
+    at = trinomial._chance(most, shares + lost, shares + gained)
+    ends = np.array([[lost, shares[0] + gained], [shares[-1] + lost, top + gained]])
+    bounds = trinomial._chance(most, *ends.T).tolist()
     for k, (left, right) in enumerate(pairwise(shares)):
         information = 1 / (left + lost) + 1 / (left + gained) + 2 / (top - right)
         curvature = (right - left) ** 2 / 8 * math.sqrt(2 * n * (n - 1)) * information
         bounds.append(max(np.roots([1, -curvature, -max(at[k : k + 2])])) ** 2)
-    found = drop_size(trinomial._test(n, alpha, 0.2), alpha)
-    assert found == pytest.approx(max(bounds), abs=2e-9)
+    assert drop_size(most, alpha) == pytest.approx(min(max(bounds), 1.0), abs=2e-9)
+
+
+def test_a_level_below_all_rounding_rejects_nothing() -> None:
+    assert most_lost(12, 0.3, 1e-12).tolist() == [-1] * 13
+    assert drop_power(12, 0.3, 1e-12, 0.0, 0.9) == 0.0
+    with pytest.raises(ValueError, match="read-only"):
+        trinomial._test(12, 0.3, 1e-12)[0] = 0
 
 
 def test_the_power_where_no_reply_changes() -> None:
     certain = [drop_power(n, alpha, 0.2, 0.0, 0.0) for n, alpha in ((12, 0.3), (12, -0.3))]
     assert [*certain, drop_power(2, 0.5, 0.3, 0.0, 0.0)] == [1.0, 0.0, 1.0]
+    assert drop_power(1, 0.5, 0.5, 0.0, 0.0) == 0.0, "its only question must be gained"
 
 
 def test_the_limit_of_pairs_is_that_of_both_less_none() -> None:
     assert [limit_of_pairs(alpha) for alpha in (0.15, 0.75)] == pytest.approx([-0.7, 0.5])
     assert -1e-6 < limit_of_pairs(0.5) < 0, "the test cannot take 0"
+    assert risk_of_pairs(3, 50, 60, 0.05) == (drop_limit(3, 50, 60, 0.05) + 1) / 2
+    assert risk_of_pairs(60, 0, 60, 0.05) == 1.0 == drop_limit(60, 0, 60, 0.05)
 
 
 @pytest.mark.parametrize(("n", "alpha"), [(12, 0.1), (75, 0.05), (240, 0.02), (240, -0.02)])
@@ -199,3 +253,4 @@ def test_a_quick_no_is_a_no() -> None:
 def test_values_out_of_range_are_refused(n: int, alpha: float, delta: float, said: str) -> None:
     with pytest.raises(CalibrationError, match=said):
         most_lost(n, alpha, delta)
+    trinomial._check(trinomial.MOST_QUESTIONS, 0.1, 0.05)

@@ -6,6 +6,9 @@ __all__ = ["EQUIVALENT"]
 
 EQUIVALENT: dict[str, dict[str, str]] = {
     "stats/adaptive_labels": {
+        "AskingPlan.labelled: self.labels is None or not self.is_sample ->": (
+            "the first N of fewer are all of them"
+        ),
         ": (0.6, 1.0) ->": "another share is about as good",
         ": 1 / 2 ->": "another assumption about the unknown",
         ": 1 / 4 ->": "another assumption about the unknown",
@@ -22,11 +25,24 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "preferred_sample: size < n -> size <= n": "a sample of all is no sample",
     },
     "stats/binomial": {
+        "binomial_mass: initial=0 ->": "a longer table gives the same",
+        "log_factorials: n + 1 -> n + 2": "a longer table gives the same",
         "binomial_tail: term < 1e-18 ->": (
             "such a term adds less than the claimed precision, 1e-10"
-        )
+        ),
     },
     "stats/bounds": {
+        "Certified.risk: self.differing is not None and self.planned_labels is not None ->"
+        " self.differing is not None or": "both are set, or neither",
+        "StopCurve.stops: index < self.high ->": (
+            "where one interval ends, an earlier one holds the index"
+        ),
+        "labels_needed.reaches: float(scipy.stats.binom.cdf(losses, size, expected_risk)) >="
+        " power_wanted ->": "differs at equality, by rounding",
+        "labels_needed: (-1, 0) ->": "ends the same way",
+        "labels_needed: -1 -> -2": "ends the same way",
+        "labels_needed: 2 * high + 1 -> 2 * high + 2": "ends the same way",
+        "labels_needed: more=1 -> more=2": "ends the same way",
         ": _MOST_LABELS = 1000000 ->": "one size more is fine",
         "_last_size: 2 * (losses + 1) -> 3": "ends the same way",
         "_last_size: 2 * high -> 3 * high": "ends the same way",
@@ -71,6 +87,8 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         ),
     },
     "stats/label_sample": {
+        "_chance: np.clip(passes, 0.0, 1.0) -> np.clip(passes, 0.0,": "above 1 only by rounding",
+        "_is_at_most: _FIRST + 1 ->": "another grid bounds just as well",
         "_region: allowed + 1e-09 ->": "both are rounding",
         ": _BEYOND = 1e-12 ->": "less than the precision of a bound",
         ": _FIRST = 32 ->": "another grid bounds just as well",
@@ -101,6 +119,14 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "most_lost_labelled: labels < n -> labels <= n": "then no reply lies beyond the labels",
     },
     "stats/sequential": {
+        "AuditProcess.count: requests > 1 -> requests >= 1": "1 was counted before",
+        "AuditProcess.resolve: loss > least -> loss >=": "the least loss changes nothing",
+        "AuditProcess.resolve: loss > least and next(reversed(self._open)) != key ->"
+        " loss > least or": "nothing follows the last audit, and the least loss changes nothing",
+        "requests_to_alarm: np.random.default_rng(0) ->": "other streams are as good",
+        "requests_to_alarm: rng.random((draws, events)) < up / (up + down) ->": (
+            "a draw equals a share with probability 0"
+        ),
         "AuditProcess.__post_init__: self._limit = -math.log(": "it only saves the exact sum",
         ": _MOST_SUM = 1e+300 ->": "as far from any limit",
         "AuditProcess.has_changed: sum(self.sums) / len(self.sums) >= self.test.change ->": (
