@@ -124,6 +124,13 @@ def test_what_takes_every_label_is_refused(changes: dict[str, object], said: str
         check_partial(replace(SETTINGS, **changes))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("alpha", "taken"), [(0.1, 0.2), (0.3, 0.6), (0.6, 0.8)])
+def test_rules_are_chosen_as_if_half_of_what_differs_is_lost(alpha: float, taken: float) -> None:
+    chosen_by = to_choose_by(replace(SETTINGS, alpha=alpha))
+    assert chosen_by.loss == "differs"
+    assert chosen_by.alpha == pytest.approx(taken)
+
+
 def planned(
     population: KnownPopulation, labels: int | None, seed: int
 ) -> tuple[int, int | None, int]:

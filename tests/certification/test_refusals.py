@@ -16,7 +16,7 @@ from stopadvisor.certification.calibration import Counts, calibrate, certify_cou
 from stopadvisor.certification.certify import advised_against, refused_beforehand
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.losses import Guarantee
-from stopadvisor.stats.bounds import NotCertified, labels_needed
+from stopadvisor.stats.bounds import Certified, NotCertified, labels_needed
 from tests.populations import POPULATIONS, drawn, fit_data, regraded
 
 MIXED = POPULATIONS[0]
@@ -171,6 +171,31 @@ def test_a_test_that_fails_says_why(losses: list[int], n: int, reason: str) -> N
     assert reason in found.reason
 
 
+@pytest.mark.parametrize(
+    ("loss", "traces", "said"),
+    [
+        ("drop", 1, "9 of 100 calibration questions lost and 3 gained: that does not exclude more"),
+        ("lost", 2, "9 of 100 calibration questions lost with both replies and 88 with one: "),
+        ("differs", 2, "9 of 100 calibration questions differ with both replies and 88 with one"),
+    ],
+)
+def test_a_test_that_fails_says_what_it_counted(loss: Any, traces: int, said: str) -> None:
+    lost, gained = np.array([9, 0]), np.array([3, 0])
+    found = certify_counts([Counts(Guarantee(loss, 0.05), 100, lost, gained, traces)], 0.05)
+    assert isinstance(found, NotCertified)
+    assert said in found.reason
+
+
+def test_the_most_careful_threshold_may_be_all_that_passes() -> None:
+    lost = np.array([0, 9])
+    counts = [Counts(Guarantee("lost", alpha), 100, lost, 0 * lost) for alpha in (0.05, 0.06)]
+    for n_limits in (1, 2):
+        found = certify_counts(counts[:n_limits], 0.05)
+        assert isinstance(found, Certified)
+        assert found.index == 0
+        assert len(found.guarantees) == (0 if n_limits == 1 else 2)
+
+
 # --- After a look ---------------------------------------------------------------------------------
 
 
@@ -190,6 +215,16 @@ def test_a_failed_look_names_what_fit_questions_knew(choice: Choice) -> None:
     elsewhere = without_figures(found, SETTINGS).refusal  # nothing is known of its risk
     assert elsewhere is not None
     assert (elsewhere.labels_needed, elsewhere.assumed_risk) == (FEWEST, 0.0)
+
+
+def test_where_every_answer_was_lost_on_fit_a_failed_test_names_no_number(choice: Choice) -> None:
+    asked = bold(losing(choice, *(choice.n_fit,) * len(choice.sequences)))
+    found = calibrate(asked, one_in_eight_lost(drawn(160, 4)).as_calibration())
+    for _, result in found.tested:
+        assert isinstance(result, NotCertified)
+        assert (result.labels_needed, result.assumed_risk) == (None, 0.999)
+    assert found.refusal is not None
+    assert (found.refusal.labels_needed, found.refusal.assumed_risk) == (None, None)
 
 
 def test_of_two_refusals_the_advised_one_s_reason_and_the_fewest_labels_are_given(

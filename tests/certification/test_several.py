@@ -182,6 +182,7 @@ def test_a_drop_and_a_category_are_verified_each_by_its_own_test(content: dict[s
     drop, hard = found.limits or ()
     assert (drop.n, hard.n, hard.category) == (450, 150, "hard")
     assert (drop.lost, drop.gained) == (found.losses, found.gained)
+    assert 0 < hard.lost < 30 > hard.gained == 0, "only a drop counts what is gained"
     assert found.risk == pytest.approx(-found.accuracy_difference)
     assert drop.lower == pytest.approx(-drop_limit(drop.gained, drop.lost, 450, 0.05))
     assert drop.upper == drop_limit(drop.lost, drop.gained, 450, 0.05)

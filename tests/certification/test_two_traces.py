@@ -13,6 +13,7 @@ from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.assessment.limits import Shares, labels_for, most_of, pass_probability
 from stopadvisor.assessment.rated import Imitation
 from stopadvisor.certification.calibration import calibrate, counts_of
+from stopadvisor.certification.certify import refused_beforehand
 from stopadvisor.certification.looks import counted_traces
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.policy.shown import certificate_of
@@ -69,6 +70,13 @@ def test_the_certificate_counts_pairs_of_replies(choice: Choice) -> None:
     assert len(found.tested) == 1  # what the test leaves of delta is not known
     assert found.first.n_questions == n
     assert not found.first.samples.any()
+
+
+def test_few_pairs_are_refused_beforehand(choice: Choice) -> None:
+    found = refused_beforehand(choice, twice(9, 1).sealed())
+    assert found is not None
+    assert "9 calibration questions cannot show lost=0.15 at confidence 0.95" in found.reason
+    assert refused_beforehand(choice, twice(60, 1).sealed()) is None
 
 
 def test_the_order_of_rows_counts_nothing(choice: Choice) -> None:

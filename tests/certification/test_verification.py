@@ -87,7 +87,7 @@ def test_questions_that_made_the_policy_are_left_out_and_counted(
     found = check(policy, table)
     assert found.n == source.counts()["test"]
     assert found.n_met_before == source.counts()["fit"] + source.counts()["calibration"]
-    assert found.n_repeated == 0
+    assert (found.n_repeated, found.n_left_out) == (0, found.n_met_before)
     keys = {table.keys[row] for row in fresh_questions(terms_of(policy), table).rows.tolist()}
     assert keys == set(source.part("test").keys)
 
@@ -117,7 +117,7 @@ def test_one_trace_per_question_and_group_enters(policy: dict[str, Any]) -> None
     rows = np.repeat(np.arange(60), 3)
     thrice = replace(table.take(rows), samples=np.tile([0, 2, 3], 60))
     found = check(policy, thrice)
-    assert (found.n, found.n_repeated) == (60, 120)
+    assert (found.n, found.n_repeated, found.n_left_out) == (60, 120, 120)
     assert found.losses == check(policy, table).losses
     assert check(policy, with_groups(table, 4)).n == 15
 

@@ -87,6 +87,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         ),
     },
     "stats/label_sample": {
+        "sample_limit: high - low > 0.0001 -> high - low >=": "differs at equality, by rounding",
         "_chance: np.clip(passes, 0.0, 1.0) -> np.clip(passes, 0.0,": "above 1 only by rounding",
         "_is_at_most: _FIRST + 1 ->": "another grid bounds just as well",
         "_region: allowed + 1e-09 ->": "both are rounding",
