@@ -134,6 +134,23 @@ def test_settled_values_do_not_change_the_id_of_an_auto_run(
     assert settled[0][f"requested_{name}"] == "auto"
 
 
+@pytest.mark.parametrize(
+    ("plan", "auto", "asked"),
+    [
+        (PLAN, (), set()),
+        (replace(PLAN, schedule="stride", every=16), (), {"every"}),
+        (replace(PLAN, schedule="marker", markers=((7,),)), (), {"every", "markers"}),
+        (PLAN, ("schedule",), {"schedule"}),
+    ],
+)
+def test_what_was_asked_is_kept_as_far_as_the_schedule_reads_it(
+    tmp_path: Path, plan: ProbePlan, auto: tuple[str, ...], asked: set[str]
+) -> None:
+    manifest = make_manifest(tmp_path, plan=plan, auto=auto)
+    found = {key.removeprefix("requested_") for key in manifest if key.startswith("requested_")}
+    assert found == {"budgets", "max_think"} | asked
+
+
 # --- Opening --------------------------------------------------------------------------------------
 
 

@@ -238,6 +238,39 @@ def test_a_failed_look_may_end_in_a_certificate_and_a_certificate_stands(tmp_pat
     assert len((tmp_path / LOOKS).read_bytes().splitlines()) == 3
 
 
+def test_policies_checked_on_the_same_questions_share_no_luck(tmp_path: Path) -> None:
+    def check(policy: str, questions: str = "ab", delta: float = 0.05) -> tuple[int, float]:
+        found = record_check(tmp_path, policy, questions, delta=delta, planned=None)
+        assert (found.planned, found.share_of(0.05)) == (None, 0.05)
+        return found.number, found.spent
+
+    assert check("p") == (1, 0.05)
+    assert check("q", "bc") == (2, 0.1)
+    assert check("r", "d") == check("p") == (1, 0.05)  # of other questions; the same again
+    assert check("p", "b") == (2, 0.1)  # no other policy
+    assert check("s", delta=0.95) == (3, 1.0)  # a probability
+    assert len(read_log(tmp_path).checks) == 5
+    with pytest.raises(CalibrationError, match="declared with the first one, got --looks 9"):
+        record_check(tmp_path, "t", "ab", delta=0.05, planned=9)
+
+
+def test_planned_policies_share_delta_and_run_out(tmp_path: Path) -> None:
+    def check(policy: str, questions: str = "ab", planned: int | None = None) -> tuple[int, float]:
+        found = record_check(tmp_path, policy, questions, delta=0.06, planned=planned)
+        assert (found.planned, found.share_of(0.06)) == (2, 0.03)
+        return found.number, found.spent
+
+    assert check("p", planned=2) == (1, 0.03)
+    for planned in (None, 2):
+        assert check("p", planned=planned) == (1, 0.03)
+    with pytest.raises(CalibrationError, match="declared with the first one, got --looks 3"):
+        check("q", planned=3)
+    assert check("q") == (2, 0.06)  # the plan holds unasked
+    assert check("q", "b") == (2, 0.06)
+    with pytest.raises(CalibrationError, match="all 2 planned policies were checked"):
+        check("r")
+
+
 # --- What that is worth ---------------------------------------------------------------------------
 
 N, ALPHA, DELTA = 100, 0.1, 0.05
