@@ -41,6 +41,8 @@ def check(content: dict[str, Any] | None = None, source: str = "full", **changes
 def test_its_own_source_is_fine() -> None:
     assert check() == []
     assert policy_from(example_content()).check_source(IDENTITY, "full") == []
+    text = IDENTITY["think_close"]["text"]
+    assert check(think_close=text) == check(think_close={"text": text, "ids": None}) == []
     source = policy_source(IDENTITY)
     assert check(example_content(**source)) == []
 

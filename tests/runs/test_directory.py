@@ -250,12 +250,16 @@ def test_records_come_back_as_they_were_appended(run: RunDirectory) -> None:
 )
 def test_a_half_written_last_line_is_moved_aside(run: RunDirectory, tail: bytes) -> None:
     run.append([record("a")])
+    assert run.torn() is None
     whole = run.probes_path.read_bytes()
     with open(run.probes_path, "ab") as file:
         file.write(tail)
     assert run.records() == [record("a")]  # a reader changes nothing
     assert run.probes_path.read_bytes() == whole + tail
-    assert "line 2 was half-written" in (run.repair() or "")
+    torn, repaired = run.torn() or "", run.repair() or ""
+    assert "line 2 is half-written and does not count; repeating `probe` asks" in torn
+    assert "line 2 was half-written" in repaired
+    assert repaired.endswith("its question is asked again")
     assert run.probes_path.read_bytes() == whole
     assert tail in (run.path / "probes.partial").read_bytes()
     assert run.repair() is None

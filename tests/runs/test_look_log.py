@@ -269,6 +269,12 @@ def test_planned_policies_share_delta_and_run_out(tmp_path: Path) -> None:
     assert check("q", "b") == (2, 0.06)
     with pytest.raises(CalibrationError, match="all 2 planned policies were checked"):
         check("r")
+    record_check(tmp_path, "r", "c", delta=0.06, planned=None)
+    for questions in ("bc", "cb"):  # sets under different plans do not mix
+        with pytest.raises(CalibrationError, match="declared with the first one"):
+            record_check(tmp_path, "s", questions, delta=0.06, planned=None)
+    with pytest.raises(CalibrationError, match="declared with the first one"):
+        check("s", "bc", planned=2)
 
 
 # --- What that is worth ---------------------------------------------------------------------------

@@ -349,6 +349,21 @@ def test_the_manifest_says_what_is_known(tmp_path: Path) -> None:
     assert not source.is_archive
 
 
+def test_what_was_imported_is_counted(tmp_path: Path) -> None:
+    bare = {"natural_correct": None, "task": None, "checkpoints": [probe(9, correct=None)]}
+    rows = (line(), line(sample=1, finish="length"), line("b", **bare), line("c", **bare, gold="7"))
+    settings: dict[str, Any] = {"suffix_tokens": 3, "model": "m", "seed": 0}
+    found = write_recording(
+        tmp_path / "run", read(tmp_path, *rows), cap=150, fractions=(0.4, 0.4, 0.2), **settings
+    )
+    assert (found.n_questions, found.n_traces, found.n_truncated, found.n_probes) == (3, 4, 1, 6)
+    assert (found.n_graded, found.n_ungraded, found.budgets) == (2, 1, None)
+    assert (found.max_think, found.suffix_tokens, found.model) == (150, 3, "m")
+    run = RunDirectory.load(found.run)
+    assert not is_open_cue(run.plan.cue)
+    assert run.manifest["workload"]["n_questions"] == 3
+
+
 def test_the_default_cap_is_the_longest_trace(tmp_path: Path) -> None:
     run = imported(tmp_path, line(), line("b", trace_tokens=170), cap=None, model="m")
     assert run.plan.max_think == 170

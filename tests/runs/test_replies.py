@@ -159,6 +159,9 @@ def test_a_question_stands_once(tmp_path: Path) -> None:
     run.append(run.replies())
     with pytest.raises(ProbeError, match=r"replies\.jsonl:2: question 'q' .* already on line 1"):
         run.replies()
+    run.probes_path.write_bytes(b'{"id')
+    assert (run.torn() or "").endswith("repeating `probe` grades its question again")
+    assert (run.repair() or "").endswith("its question is graded again")
 
 
 def test_the_cap_of_a_ladders_run_is_its_longest_reply(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from dataclasses import replace
@@ -62,8 +63,12 @@ def test_an_archive_is_opened_and_its_split_noted(tmp_path: Path) -> None:
     assert found.is_archive
     assert (found.model, found.engine) == (None, None)
     assert found.folder.parent == Path("runs")
-    note = json.loads((found.folder / ARCHIVE).read_text(encoding="utf-8"))
-    assert note["split"] == {"seed": 0, "fractions": [0.4, 0.6, 0.0]}
+    assert json.loads((found.folder / ARCHIVE).read_text(encoding="utf-8")) == {
+        "schema": 1,
+        "path": str(path),
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "split": {"seed": 0, "fractions": [0.4, 0.6, 0.0]},
+    }
     assert sum(found.counts().values()) == 40
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = ["EQUIVALENT"]
 
 EQUIVALENT: dict[str, dict[str, str]] = {
+    "runs/imported": {"_run_of: r.gold or None -> r.gold and None": "a manifest names no gold"},
     "runs/replies": {
         ": 2 ** 40 ->": "longer than any trace is fine",
         "ReplyRecord.votes: len(samples) > 1 -> len(samples) >= 1": (
