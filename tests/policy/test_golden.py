@@ -209,6 +209,13 @@ def test_a_stop_at_the_last_position_is_shown_if_it_is_not_too_far(
     assert golden[-1]["decisions"][-1]["stop"] == shown
 
 
+def test_the_stop_at_the_last_position_is_shown_where_the_score_would_not_stop() -> None:
+    trigger = trigger_content(stride(1, 300, 1, 40))
+    last = built(family_content("agreement", 39.0) | trigger)["golden"][-1]
+    assert (len(last["steps"]), last["decisions"][-1]["stop"]) == (40, True)
+    assert last["decisions"][-1]["score"] < 39.0
+
+
 def test_the_threshold_after_one_marker_is_shown_on_both_sides() -> None:
     """The second probe comes at least 8 tokens after the first, and stops after 12."""
     trigger = trigger_content(MarkerTrigger(((1,),), 8, 5))

@@ -129,8 +129,11 @@ def test_a_copy_without_an_original_keeps_its_own_calibration(run: Path) -> None
     digest = load_policy(first).digest
     for file in (first, calibration_of(first)):
         file.unlink()
-    kept = promote(run / "policy-a15-other.joblib").previous_policy
-    assert kept == run / f"policy-a15-{digest[:8]}.joblib"
+    done = promote(run / "policy-a15-other.joblib")
+    kept = done.previous_policy
+    assert (done.kind, done.alpha, done.promise) == ("stop", 0.15, None)
+    assert (done.previous_digest, kept) == (digest, run / f"policy-a15-{digest[:8]}.joblib")
+    assert kept is not None
     assert named(calibration_of(kept)) == load_policy(kept).digest == digest
 
 
@@ -145,6 +148,15 @@ def test_no_calibration_of_another_is_kept_for_a_copy(run: Path, calibration: st
     kept = promote(run / "policy-a15-other.joblib").previous_policy
     assert kept is not None
     assert not calibration_of(kept).exists()
+
+
+def test_a_promise_about_more_than_lost_answers_is_put_into_words(run: Path) -> None:
+    certificate = example_content()["certificate"] | {"loss": "differs"}
+    policy = policy_from(example_content(certificate=certificate))
+    put(policy, run / "policy-a15-x.json", {"digest": policy.digest}, format="json")
+    done = promote(run / "policy-a15-x.json")
+    assert done.promise == "at most 15% of replies different"
+    assert (done.previous_digest, done.previous_policy) == (None, None)  # of another format
 
 
 def test_a_copy_that_never_stops_is_kept_under_its_name(run: Path) -> None:

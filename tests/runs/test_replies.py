@@ -278,10 +278,12 @@ def test_every_rung_is_graded_by_gold(tmp_path: Path) -> None:
 def test_a_rung_has_an_accuracy_only_if_all_its_replies_are_graded(tmp_path: Path) -> None:
     lines = [
         {"id": "a", "gold": "1", "rungs": [reply("small", "1"), reply("large", "1")]},
-        {"id": "b", "gold": "2", "rungs": [reply("small", "1"), reply("large", "2")]},
-        {"id": "c", "rungs": [reply("small", "3"), reply("large", "3")]},
+        {"id": "b", "gold": "2", "rungs": [reply("small", "1"), reply("large", "2", 40)]},
+        {"id": "c", "rungs": [reply("small", "3", finished=False), reply("large", "3")]},
     ]
     records = recorded(tmp_path / "lines.jsonl", lines, TWO).records
+    figures = [(row.replies, row.cut, row.mean_tokens) for row in replies_by_rung(records, TWO)]
+    assert figures == [(1, 1, 10.0), (1, 0, 20.0)]
     graded = [row.accuracy for row in replies_by_rung(records[:2], TWO, graded=True)]
     assert graded == [0.5, 1.0]
     for rows in (replies_by_rung(records, TWO, graded=True), replies_by_rung(records[:2], TWO)):
