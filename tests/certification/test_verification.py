@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,21 +13,26 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from stopadvisor.assessment.choice import Settings
-from stopadvisor.certification.verdicts import of_questions, verdict_on
+from stopadvisor.certification.verdicts import limit_verdicts, of_questions, of_values, verdict_on
 from stopadvisor.certification.verification import (
     Verification,
     fresh_questions,
     questions_seen,
     scorer_of,
 )
+from stopadvisor.ground.arrays import BoolArray
 from stopadvisor.ground.errors import PolicyError, ProbeError
+from stopadvisor.policy.claims import GuaranteeTerms
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.trigger import ListedTrigger
 from stopadvisor.rules.costs import Weights
 from stopadvisor.rules.families import FIXED_BUDGET
+from stopadvisor.rules.losses import DROP as DROP_LOSS
+from stopadvisor.rules.losses import LOST
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.bounds import max_losses
 from stopadvisor.stats.intervals import exact_interval, paired_difference
+from stopadvisor.stats.trinomial import drop_limit, drop_power, limit_of_pairs, risk_of_pairs
 from stopadvisor.workload.questions import PARTS, assign_parts
 from tests.frozen import MODEL, drawn_source, frozen, verified, with_groups
 from tests.policy_content import family_content, full_budget_content, terms_of, trigger_content
@@ -443,6 +449,78 @@ def test_the_risk_that_can_be_detected() -> None:
     assert detectable == pytest.approx(0.8**0.5)
     assert of_questions(0, 1, 0.049, 0.05, 0.0).detectable_risk == pytest.approx(0.8)
     assert of_questions(0, 1, 0.06, 0.05, 0.0).detectable_risk is None
+
+
+LIMIT = GuaranteeTerms("lost", 0.15, 80, 12, 2, 0.15, None)
+"""Of a certificate: 12 lost replies and, for a drop, 2 gained."""
+
+
+@pytest.mark.parametrize(
+    ("both", "one", "verdict"), [(0, 4, "confirmed"), (3, 6, "silent"), (22, 8, "contradicted")]
+)
+def test_pairs_of_replies_are_a_drop_at_twice_the_limit_less_one(
+    both: int, one: int, verdict: str
+) -> None:
+    n, none, alpha = 60, 60 - both - one, limit_of_pairs(0.15)
+    values = np.array([np.arange(n) < both + one, np.arange(n) < both], dtype=np.int64)
+    paired = replace(LIMIT, both=2, one=8, none=70)
+    found, alone = (of_values(LOST, values, 0.05, limit, 0.1) for limit in (paired, LIMIT))
+    assert found.verdict == alone.verdict == verdict
+    assert found.upper == alone.upper == risk_of_pairs(both, none, n, 0.05)
+    assert found.lower == pytest.approx(1 - risk_of_pairs(none, both, n, 0.05))
+    assert found.lower < (both + one / 2) / n < found.upper
+    assert found.power_to_confirm == drop_power(n, alpha, 0.05, 2 / 80, 70 / 80)
+    # Calibrated on one trace, all that is lost may be lost twice.
+    assert alone.power_to_confirm == drop_power(n, alpha, 0.05, 0.1, 0.9)
+    for limit in (replace(LIMIT, both=2), replace(LIMIT, none=70)):
+        assert of_values(LOST, values, 0.05, limit, 0.1) == alone
+
+
+@pytest.mark.parametrize(
+    ("lost", "gained", "verdict"), [(3, 5, "confirmed"), (9, 2, "silent"), (26, 2, "contradicted")]
+)
+def test_evidence_of_a_drop_swaps_what_is_lost_and_gained(
+    lost: int, gained: int, verdict: str
+) -> None:
+    n, k = 60, np.arange(60)
+    values = (1 * (k < lost) - 1 * (k >= n - gained))[None]
+    found = of_values(DROP_LOSS, values, 0.05, LIMIT, 0.1)
+    assert found.verdict == verdict
+    limits = -drop_limit(gained, lost, n, 0.05), drop_limit(lost, gained, n, 0.05)
+    assert (found.lower, found.upper) == limits
+    assert found.power_to_confirm == drop_power(n, 0.15, 0.05, 12 / 80, 2 / 80)
+    plain = of_values(LOST, values, 0.05, LIMIT, 0.1)
+    assert plain == of_questions(lost, n, 0.15, 0.05, 0.1)
+
+
+def lost_at_the_first_checkpoint(lost: BoolArray) -> OpenQuestions:
+    table = replace(fresh_table(lost.size, 14), trace_tokens=np.full(lost.size, 4000))
+    correct = np.repeat(~lost[:, None], table.correct.shape[1], axis=1)
+    return regraded(table, natural_correct=np.ones(lost.size, dtype=bool), correct=correct)
+
+
+@pytest.mark.parametrize(
+    ("lost", "verdict"), [(0, "confirmed"), (11, "silent"), (13, "contradicted")]
+)
+def test_several_limits_are_contradicted_at_their_share_of_delta_alone(
+    lost: int, verdict: str
+) -> None:
+    assert stats.binom.sf(10, 120, 0.05) < 0.05 < 2 * stats.binom.sf(10, 120, 0.05)
+    table = lost_at_the_first_checkpoint(np.arange(120) < lost)
+    several: Any = SimpleNamespace(guarantees=(replace(LIMIT, alpha=0.05),) * 2)
+    for found in limit_verdicts(several, table, np.zeros(120, dtype=np.int64), 0.05):
+        assert (found.verdict, found.n, found.lost, found.gained) == (verdict, 120, lost, 0)
+        alone = of_questions(lost, 120, 0.05, 0.05, 0.1)
+        assert (found.lower, found.upper) == (alone.lower, alone.upper)
+
+
+def test_of_several_limits_a_drop_counts_first_traces_and_the_others_both() -> None:
+    table = lost_at_the_first_checkpoint(np.isin(np.arange(120), [*range(9), *range(60, 65)]))
+    several: Any = SimpleNamespace(guarantees=(replace(LIMIT, loss="drop"), LIMIT))
+    drop, lost = limit_verdicts(several, table, np.zeros(120, dtype=np.int64), 0.05, 2)
+    assert (drop.n, drop.lost, lost.n, lost.lost) == (60, 9, 60, 14)
+    assert drop.upper == drop_limit(9, 0, 60, 0.05)
+    assert lost.upper == risk_of_pairs(5, 51, 60, 0.05)
 
 
 @pytest.mark.parametrize(("full", "verdict"), [(0, "confirmed"), (1, "silent")])

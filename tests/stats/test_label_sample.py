@@ -144,6 +144,17 @@ def test_a_count_passes_as_the_table_says(
     assert limit >= share_lost(lost, differing, n, labels)
 
 
+@pytest.mark.parametrize(("lost", "n", "passes"), [(5, 103, True), (20, 287, False)])
+def test_while_all_are_labelled_4_hundredths_of_delta_are_left_for_more(
+    lost: int, n: int, passes: bool
+) -> None:
+    chance = stats.binom.cdf(lost, n, 0.1)
+    assert chance < 0.97 * DELTA
+    assert bool(chance <= 0.96 * DELTA) is passes
+    assert sample_passes(lost, 30, n, 30, 0.1, DELTA) is passes
+    assert sample_passes(lost, 30, n, n, 0.1, DELTA), "all of delta, with a label for everyone"
+
+
 def test_a_reference_value() -> None:
     """30 of 53 differing replies labelled, 15 lost: the scratch value of a plain grid of q."""
     n, labels, alpha = 400, 30, 0.1

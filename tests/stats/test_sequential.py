@@ -284,13 +284,15 @@ def test_a_dropped_audit_counts_as_the_least_loss_in_the_delay(gains: bool, gain
     assert delay > requests_to_alarm(test, 0.4, 0.05, gained=gained)
 
 
-@pytest.mark.parametrize(("gains", "risk", "gained"), [(False, 0.4, 0.0), (True, 0.6, 0.05)])
+@pytest.mark.parametrize(
+    ("risk", "gained", "share"), [(0.4, 0.0, 0.6), (0.6, 0.05, 0.6), (0.4, 0.25, 1.0)]
+)
 def test_the_delay_is_that_of_streams_request_by_request(
-    gains: bool, risk: float, gained: float
+    risk: float, gained: float, share: float
 ) -> None:
-    test, rng = AuditTest(0.2, 0.05, 0.5, gains=gains), np.random.default_rng(0)
-    stops, dropped, share = 0.9, 0.1, 0.6
-    kind, seen, audited = rng.random((3, 400, 250))
+    gains, stops, dropped = gained > 0, 0.9, 0.05
+    test, rng = AuditTest(0.2, 0.05, share - 0.1, gains=gains), np.random.default_rng(0)
+    kind, seen, audited = rng.random((3, 400, 400))
     loss = np.where(kind < risk + gained, 1.0, -1.0 * (kind < risk + 2 * gained))
     loss = np.where(seen < dropped, -1.0 * gains * (kind < stops), loss) * (audited < share) / share
     logs = [np.log1p(stake * (loss - test.alpha)).cumsum(axis=1) for stake in test.stakes]
@@ -309,6 +311,8 @@ def test_the_delay_at_its_ends() -> None:
     delays = [requests_to_alarm(with_gains, 0.4, 0.05, dropped=0.1, **stops)
               for stops in ({}, {"stops": 1.0}, {"stops": 0.9})]  # fmt: skip
     assert delays[0] == delays[1] > delays[2]
+    # All requests change something: 2e-16 more than all of them, by rounding.
+    assert requests_to_alarm(with_gains, 0.9, 1.0, gained=0.05, dropped=0.2) < math.inf
 
 
 @pytest.mark.slow

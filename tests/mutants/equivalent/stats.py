@@ -164,6 +164,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "_likely: 1 - low -> 1 + low": "a wider range",
         "_likely: 1 - low -> 2 - low": "a wider range",
         "_likely: low < 0.5 < high -> low < 0.5 <=": "both ranges are wide enough there",
+        "_likely: low < 0.5 < high -> low < 0.55": "both ranges are wide enough there",
         "_likely: low < 0.5 < high -> low <= 0.5": "both ranges are wide enough there",
         "_likely: math.sqrt(n * max(high * (1 - high), low * (1 - low), 0.0)) + 1 ->"
         " math.sqrt(n * max(high * (1 - high), low * (1 - low), 0.0)) + 2": "a wider range",
@@ -173,6 +174,8 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "_region: _score(middle, changed - middle, n, alpha) <= critical ->": (
             "differs at equality, by rounding"
         ),
+        "_score: (1 - alpha) / 2 -> (1 - alpha) * 2": "the estimate lies below but for rounding",
+        "_score: 1 - alpha -> 2 - alpha (3)": "the estimate lies below but for rounding",
         "_score: np.maximum(variance, 1e-300) ->": "a variance of 0 in any case",
         "_test: (-8.0, 0.0) ->": "the search ends the same way",
         "_test: -40 -> -41": "as far from any rejection",
@@ -199,7 +202,9 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "drop_size: open_[0] -> open_[1]": (
             "the corner is never the highest chance (n to 75, ten alphas, four deltas)"
         ),
+        "drop_limit: min(high, 1.0) ->": "the search begins at 0.99 and hardly goes above it",
         "limit_of_pairs: -1e-12 ->": "as near to 0",
+        "most_lost: -1 -> -2": "no difference is lower than -1",
     },
 }
 """Reasons, by module and by how the description continues after it."""
