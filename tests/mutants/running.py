@@ -60,18 +60,19 @@ def outcomes(
     suite = _Suite(recorded, folder)
     entering = {m: recorded.running(f"{m.module} {m.function}") for m in mutants if m.function}
     files = {file_of(name) for names in entering.values() for name in names}
-    here, there = Pipe(duplex=False)
-    child = _fork(partial(suite.tests, sorted(files), _Warm(entering, suite, there)))
-    there.close()
     tried: set[Mutant] = set()
-    while True:
-        try:
-            mutant, outcome = here.recv()
-        except EOFError:
-            break
-        tried.add(mutant)
-        yield mutant, outcome
-    os.waitpid(child, 0)
+    if files:  # without any, pytest would collect all
+        here, there = Pipe(duplex=False)
+        child = _fork(partial(suite.tests, sorted(files), _Warm(entering, suite, there)))
+        there.close()
+        while True:
+            try:
+                mutant, outcome = here.recv()
+            except EOFError:
+                break
+            tried.add(mutant)
+            yield mutant, outcome
+        os.waitpid(child, 0)
     for mutant in mutants:
         if mutant not in tried:
             yield mutant, suite.outcome(mutant, entering.get(mutant) or [])
