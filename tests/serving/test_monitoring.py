@@ -22,6 +22,7 @@ from stopadvisor.serving.monitoring import (
     exit_code,
     watch_settings,
 )
+from stopadvisor.stats.exchangeability import ExchangeabilityTest
 from stopadvisor.stats.sequential import betting_upper_limit, requests_to_alarm
 from tests.long.coverage import ceiling
 from tests.long.streams import BROKEN_STREAMS, CALM, calm_monitor, false_alarms
@@ -246,6 +247,18 @@ def test_traffic_as_at_calibration_has_not_changed(stops: tuple[int | None, ...]
     assert monitor.drift["stop"].capital < 20
 
 
+@pytest.mark.parametrize(
+    ("capital", "drifted"), [(200.0, {"stop", "prompt_tokens"}), (199.0, set())]
+)
+def test_two_features_drift_falsely_at_most_once_in_a_hundred(
+    capital: float, drifted: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ExchangeabilityTest, "update", lambda *_: capital)
+    monitor = PromiseMonitor(DIFFERS, {"stop": [43.0], "prompt_tokens": [20.0]})
+    monitor.apply(request("a", prompt_tokens=20))
+    assert set(monitor.drifted) == drifted
+
+
 def test_tokens_that_no_record_names_are_none() -> None:
     monitor = PromiseMonitor(DIFFERS)
     monitor.apply(request("a", share=0.1) | {"tokens": None})
@@ -356,6 +369,7 @@ def test_settings_of_a_policy() -> None:
     given = watch_settings(policy, share=0.02)
     assert (given.digest, given.loss, given.differs_limit) == (policy.digest, "lost", 0.12)
     assert given.delta == policy.content["certificate"]["delta"]
+    assert given.change == 1_000_000
     differs = watch_settings(policy_with(loss="differs"), share=0.02)
     assert differs.differs_limit == differs.alpha
     assert list(differs.tests()) == ["differs"]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from stopadvisor.engines import chat as chat_module
+from stopadvisor.engines.chat import Marker
 from stopadvisor.engines.sampling import Sampling
 from stopadvisor.ground.errors import ModelError, PolicyError
-from stopadvisor.serving.serve_settings import ServeSettings
+from stopadvisor.serving.serve_settings import AuditSettings, ServeSettings
 from stopadvisor.serving.vllm.binding import bind_policies
 from tests.policy_content import family_content
 from tests.serving.vllm.fake_engine import FACTS, FakeEngine, bound_at, loaded, policy_of
@@ -70,6 +72,29 @@ def test_one_token_more_than_thinking_and_answer_take_is_room_enough() -> None:
     assert bound_at(FakeEngine(), context=466).longest_prompt == 1
 
 
+def test_a_probe_at_the_end_of_thinking_has_room() -> None:
+    """Where the visible answer is short, the probe's own tokens are the most."""
+    bound = bound_at(
+        FakeEngine(), policy_of(probe=policy_of().content["probe"] | {"answer_cap": 1})
+    )
+    assert bound.longest_prompt == FACTS.context - (400 + len(bound.model.suffix) + 16)
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_forced_answer_in_open_thinking_also_ends_where_that_is_closed(
+    is_open: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the last of the tokens that close it."""
+    chat = bound_at(FakeEngine()).model.chat
+    other, *_ = chat.encode("so")
+    closer = Marker("so" + chat.closer.text, (other, *chat.closer.ids))
+    monkeypatch.setattr(chat_module, "find_markers", lambda *_: (chat.opener, closer))
+    probe = policy_of().content["probe"] | {"closer": closer.to_json(), "open_cue": is_open}
+    ends = bound_at(FakeEngine(), policy_of(probe=probe)).model.answer_ends
+    assert (closer.ids[-1] in ends) == is_open
+    assert other not in ends
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -106,8 +131,18 @@ def test_thinking_is_reasoning_in_every_reply() -> None:
 
 
 def test_copies_with_caches_of_their_own_are_refused() -> None:
-    with pytest.raises(ModelError, match="expected --data-parallel-size 1, got 4"):
-        bound_at(FakeEngine(), replicas=4)
+    with pytest.raises(ModelError, match="expected --data-parallel-size 1, got 2"):
+        bound_at(FakeEngine(), replicas=2)
+
+
+def test_an_audit_log_has_one_writer() -> None:
+    settings = ServeSettings(Path("policies"), audit=AuditSettings(0.1, Path("audits")))
+    policies = [(Path("own.joblib"), policy_of())]
+    for servers, allowed in ((1, settings), (2, replace(settings, audit=None))):
+        facts = replace(FACTS, api_servers=servers)
+        assert bind_policies(policies, facts, loaded(), FakeEngine(), allowed)
+    with pytest.raises(ModelError, match="expected --api-server-count 1 with --audit, got 2"):
+        bind_policies(policies, facts, loaded(), FakeEngine(), settings)
 
 
 def test_what_costs_more_is_remarked() -> None:
@@ -130,6 +165,7 @@ def test_what_costs_more_is_remarked() -> None:
         ("entropy", "top-k:5", -1, 5),
         ("entropy", "full", -1, -1),
         ("entropy", "full", FACTS.vocabulary, -1),
+        ("entropy", "full", 0, "entropy source 'full', got 'top-k:0'"),
         ("entropy", "full", FACTS.vocabulary - 1, f"'full', got 'top-k:{FACTS.vocabulary - 1}'"),
         ("entropy", "full", 20, "entropy source 'full', got 'top-k:20'"),
         ("entropy", "top-k:20", 5, "entropy source 'top-k:20', got 'top-k:5'"),
