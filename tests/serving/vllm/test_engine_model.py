@@ -13,7 +13,7 @@ import pytest
 from stopadvisor.engines.trace import Trace
 from stopadvisor.ground.errors import EngineError
 from stopadvisor.probes.asking import Prompt
-from stopadvisor.serving.vllm.engine_model import EngineModel
+from stopadvisor.serving.vllm.engine_model import EngineModel, EngineThinking
 from tests.engines.fake_server import Story
 from tests.engines.test_openai_online import NEVER
 from tests.serving.vllm.fake_engine import QUESTION, FakeEngine, bound_at, policy_of
@@ -70,6 +70,78 @@ def test_a_trace_that_is_over_is_not_continued() -> None:
     trace.end.over = True
     assert asyncio.run(model.finish(trace)) == 0
     assert engine.asked == []
+
+
+@pytest.mark.parametrize(("max_think", "closed"), [(400, True), (10, False)])
+def test_a_stopped_trace_is_continued_to_its_end_and_no_further(
+    max_think: int, closed: bool
+) -> None:
+    engine = FakeEngine()
+    model = bound_at(engine).model.for_request("chat-1", None)
+    trace, whole = begun(model), engine.story.after(())
+    trace.end.max_think = max_think
+    trace.take(whole[:4])
+    tokens = asyncio.run(model.finish(trace))
+    assert trace.ids == (whole if closed else whole[: max_think + 1])
+    assert (tokens, trace.end.closed) == (len(trace.ids) - 4, closed)
+    assert engine.decoded == {"chat-1-audit": tokens}
+
+
+@pytest.mark.parametrize(
+    ("thinking", "tokens", "outputs"),
+    [
+        (300, 151, 4),  # not closed: at 1, 65, 129 and where it has to be
+        (60, 69, 3),  # the answer is cut after 8 tokens, which is known from 65 on
+        (0, 9, 2),
+    ],
+)
+def test_a_trace_that_nobody_reads_is_woken_seldom_and_decodes_nothing_in_vain(
+    thinking: int, tokens: int, outputs: int
+) -> None:
+    engine = FakeEngine(Story(thinking="7" * thinking, visible="7" * 300))
+    model = bound_at(engine).model.for_request("chat-1", None)
+    trace = begun(model)
+    trace.end.max_think, trace.end.answer_cap = 150, 8
+
+    async def think() -> None:
+        drawing = EngineThinking(model, trace, None, seldom=True)
+        await drawing.reach(None)
+        await drawing.give_up()
+
+    asyncio.run(think())
+    assert (len(trace.ids), trace.end.cut) == (tokens, thinking > 150)
+    assert engine.decoded == {"chat-1-think": tokens}
+    assert engine.outputs == {"chat-1-think": outputs}
+
+
+def test_what_was_decoded_of_a_trace_that_is_given_up_is_counted() -> None:
+    engine = FakeEngine(Story(thinking="7" * 300))
+    model = bound_at(engine).model.for_request("chat-1", None)
+    trace = begun(model)
+
+    async def think() -> None:
+        drawing = EngineThinking(model, trace, None, seldom=True)
+        await drawing.reach(5)
+        assert len(trace.ids) == 5
+        while engine.decoded["chat-1-think"] < 9:
+            await asyncio.sleep(0)
+        await drawing.give_up()
+
+    asyncio.run(think())
+    assert len(trace.ids) == engine.decoded["chat-1-think"] >= 9
+
+
+def test_a_trace_that_has_ended_is_not_aborted() -> None:
+    engine = FakeEngine()
+    model = bound_at(engine).model.for_request("chat-1", None)
+
+    async def think() -> None:
+        drawing = EngineThinking(model, begun(model), None, seldom=False)
+        await drawing.reach(None)
+        await drawing.give_up()
+
+    asyncio.run(think())
+    assert engine.ended == set()
 
 
 @pytest.mark.parametrize(
