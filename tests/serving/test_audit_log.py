@@ -87,7 +87,7 @@ def test_what_was_deleted_stays_counted(tmp_path: Path) -> None:
     log = AuditLog(tmp_path, SETTINGS, max_bytes=4_000, keep_days=1.0, clock=clock)
     fill(log, 0, 100, clock)
     *old, recent, _ = sorted(tmp_path.iterdir())
-    for path, days in (*((path, 0.0) for path in old), (recent, 1.5)):
+    for path, days in (*((path, 0.95) for path in old), (recent, 1.05)):  # two days later
         os.utime(path, (clock.now + days * 86_400,) * 2)
     clock.now += 2 * 86_400
     fill(log, 100, 200, clock)
@@ -189,6 +189,16 @@ def test_replicas_are_merged_by_time_and_clocks_may_differ(tmp_path: Path) -> No
     joined = PromiseMonitor.join(SETTINGS, [log.monitor.state() for log in logs], None)
     assert joined.processes["differs"].logs[0] == pytest.approx(expected, rel=1e-9)
     assert joined.counts["requests"] == 120
+
+
+def test_two_servers_may_give_requests_the_same_id(tmp_path: Path) -> None:
+    folders = tmp_path / "a", tmp_path / "b"
+    for folder, differs in zip(folders, (True, False), strict=True):
+        log = AuditLog(folder, SETTINGS, clock=Clock())
+        log.write("request", id="0", stop=43, share=0.1)
+        log.write("result", id="0", differs=differs)
+    counts = read(*folders).counts
+    assert (counts["audits"], counts["resolved"], counts["differing"]) == (2, 2, 1)
 
 
 def test_kill_9_loses_no_line(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
     "serving/answer_file": {
         "AnswerRecord.to_json: allow_nan=False ->": "no figure is NaN",
         "AnswerRecord.to_json: ensure_ascii=False ->": "read back the same",
+        "AnswerRecord.to_json: sparse=False ->": "the only default is None",
     },
     "serving/answering": {
         ": _GROUP_BATCHES = 4 ->": "one batch more is fine",
@@ -200,6 +201,8 @@ EQUIVALENT: dict[str, dict[str, str]] = {
     },
     "serving/vllm/binding": {
         "_bind: 2 * likeliest.count -> 3": "it hardly helps then",
+        "_bind: at_server=True ->": "the plan's entropy source is for other engines",
+        "_probe_logprobs: k <= facts.max_logprobs ->": "at equality both say the same",
         "_bind: 2 * likeliest.count < facts.vocabulary -> 2 * likeliest.count <=": (
             "it hardly helps then"
         ),
@@ -209,7 +212,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         ": _ABANDON_SECONDS = 0.05 ->": "5 milliseconds more are fine",
         ": _LAST = 1000000 ->": "after all others, too",
         ": _SELDOM = 64 ->": "one token more is fine",
-        "EngineModel.force: (0.0, 0.0, 0.0) -> (0.0, ": (
+        "EngineModel.force: (0.0, 0.0, 0.0) -> (0": (
             "rules that ask for no figures do not read them"
         ),
         "Likeliest.rest: min(-row.likeliest[-1], 10000.0) ->": "nothing is that unlikely",

@@ -87,7 +87,7 @@ def test_a_forced_answer_in_open_thinking_also_ends_where_that_is_closed(
     """By the last of the tokens that close it."""
     chat = bound_at(FakeEngine()).model.chat
     other, *_ = chat.encode("so")
-    closer = Marker("so" + chat.closer.text, (other, *chat.closer.ids))
+    closer = Marker("so so" + chat.closer.text, (other, other, *chat.closer.ids))
     monkeypatch.setattr(chat_module, "find_markers", lambda *_: (chat.opener, closer))
     probe = policy_of().content["probe"] | {"closer": closer.to_json(), "open_cue": is_open}
     ends = bound_at(FakeEngine(), policy_of(probe=probe)).model.answer_ends

@@ -16,6 +16,7 @@ from stopadvisor.probes.asking import Prompt
 from stopadvisor.serving.vllm.engine_model import EngineModel, EngineThinking
 from tests.engines.fake_server import Story
 from tests.engines.test_openai_online import NEVER
+from tests.policy_content import family_content
 from tests.serving.vllm.fake_engine import QUESTION, FakeEngine, bound_at, policy_of
 from tests.serving.vllm.test_route import asked, client_of
 
@@ -131,17 +132,32 @@ def test_what_was_decoded_of_a_trace_that_is_given_up_is_counted() -> None:
     assert len(trace.ids) == engine.decoded["chat-1-think"] >= 9
 
 
-def test_a_trace_that_has_ended_is_not_aborted() -> None:
-    engine = FakeEngine()
+@pytest.mark.parametrize("hangs", [(), ("think",)])
+def test_only_a_trace_that_has_not_ended_is_aborted(hangs: tuple[str, ...]) -> None:
+    engine = FakeEngine(hangs=hangs)
     model = bound_at(engine).model.for_request("chat-1", None)
 
     async def think() -> None:
         drawing = EngineThinking(model, begun(model), None, seldom=False)
-        await drawing.reach(None)
+        if not hangs:
+            await drawing.reach(None)
         await drawing.give_up()
 
     asyncio.run(think())
-    assert engine.ended == set()
+    assert engine.ended == ({"chat-1-think"} if hangs else set())
+
+
+def test_the_likeliest_tokens_enclose_the_entropy_unless_it_is_to_be_precise() -> None:
+    policy = policy_of(family_content("entropy"), entropy_source="full")
+    engine = FakeEngine()
+    model = bound_at(engine, policy, max_logprobs=-1).model.for_request("chat-1", None)
+    trace = begun(model)
+    trace.take(engine.story.after(())[:4])
+    bounded = asyncio.run(model.force(trace, 4))
+    exact = asyncio.run(model.force(trace, 4, precise=True))
+    assert [parameters.logprobs for _, _, parameters, _ in engine.asked] == [64, -1]
+    assert abs(bounded.mean_entropy - exact.mean_entropy) <= bounded.entropy_slack < 0.3
+    assert exact.entropy_slack == 0.0
 
 
 @pytest.mark.parametrize(
