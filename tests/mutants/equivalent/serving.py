@@ -14,6 +14,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         ": _GROUP_BATCHES = 4 ->": "one batch more is fine",
         ": cap=1 ->": "a ladder's replies are not probed: nothing reads it",
         ": max_think=1 ->": "a ladder's replies are not probed: nothing reads it",
+        "_AnswerPass: _size: int = 1 ->": "it is set before it is read",
         "_timed_comparison: timed and full_seconds ->": "questions that were timed took time",
         "answer_workload: sort_keys=True ->": "keys are always in the same order here",
     },
@@ -218,7 +219,11 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "Likeliest.rest: min(-row.likeliest[-1], 10000.0) ->": "nothing is that unlikely",
         "Likeliest: count: int = 64 ->": "one more bounds just as well",
     },
-    "serving/vllm/route": {"_PolicyResponse: status_code: int = 200 ->": "replies bring their own"},
+    "serving/vllm/plugin": {"_exit_on_error: flush=True ->": "stderr is flushed at each line"},
+    "serving/vllm/route": {
+        "PolicyRoute: shows_cached: bool = False ->": "the plugin always passes it",
+        "_PolicyResponse: status_code: int = 200 ->": "replies bring their own",
+    },
     "serving/vllm/self_test": {
         ": _ENDS_WITHIN = 30.0 ->": "three seconds more are fine",
         ": _NEAR = 0.25 ->": "about as close",
