@@ -14,9 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
+from stopadvisor.engines.answer_end import ForcedAnswer
 from stopadvisor.engines.live import LiveAnswer
 from stopadvisor.engines.trace import Trace, TraceEnd
 from stopadvisor.ground.errors import EngineError
+from stopadvisor.policy.session import Stop
+from stopadvisor.serving.audits import AuditedReply
 from stopadvisor.serving.eligibility import CoveredRequest
 from stopadvisor.serving.metrics import Metrics, RequestRecord
 from stopadvisor.serving.responder import (
@@ -136,6 +139,8 @@ class Live:
     visible: bytes = VISIBLE
     error: Exception | None = None
     hangs: bool = False
+    outcome: dict[str, Any] = field(default_factory=dict)
+    """Fields of the answer: of a stop."""
     is_cancelled: bool = False
     sent: list[tuple[float, bytes, bool]] = field(default_factory=list)
     """When, which piece of the body, and whether it is the last one."""
@@ -144,8 +149,8 @@ class Live:
     def __post_init__(self) -> None:
         ends = TraceEnd((CLOSER,), (END,), 100, 100, len(self.thoughts), closed=bool(self.visible))
         ids = [*self.thoughts, *((CLOSER, *self.visible) if self.visible else ())]
-        prompt, plan = cast(Any, None), cast(Any, None)
-        self.trace = Trace([7, 7], prompt, plan, None, ends, ids)
+        plan = cast(Any, SimpleNamespace(cue="\n\nFinal answer:"))
+        self.trace = Trace([7, 7], cast(Any, None), plan, None, ends, ids)
 
     async def answer(self) -> LiveAnswer:
         try:
@@ -158,14 +163,15 @@ class Live:
             raise
         if self.error is not None:
             raise self.error
-        return LiveAnswer(self.trace)
+        return LiveAnswer(self.trace, first_logprob=-0.5, **self.outcome)
 
     def run(self, *, stream: bool = True, sleeps_at: int = -1) -> Exception | None:
         """Answer it in simulated time for a client that falls asleep at one piece of the body."""
         chat = SimpleNamespace(decode=_shown, closer=SimpleNamespace(ids=(CLOSER,)))
         stops = SimpleNamespace(chat=chat, visible_text=_shown)
         backend = cast(Any, SimpleNamespace(stops=stops, stop_ids=(END,)))
-        covered = CoveredRequest(cast(Any, None), None, stream=stream, include_usage=True)
+        request = cast(Any, SimpleNamespace(task="numeric"))
+        covered = CoveredRequest(request, None, stream=stream, include_usage=True)
 
         async def send(message: MutableMapping[str, Any]) -> None:
             if "body" in message:
@@ -178,7 +184,7 @@ class Live:
             sender, metrics = Sender(send, self.record), Metrics(CollectorRegistry())
             self.responder = Responder(covered, backend, REPLY, sender, metrics, between=60.0)
             try:
-                await self.responder.run(cast(Any, self))
+                self.answered = await self.responder.run(cast(Any, self))
             except (SlowReader, EngineError) as error:
                 return error
             return None
@@ -189,10 +195,11 @@ class Live:
     def body(self) -> bytes:
         return b"".join(piece for _, piece, _ in self.sent)
 
-    def text(self, name: str) -> list[str]:
-        lines = self.body.replace(KEEP_ALIVE, b"")
-        deltas = [choice["delta"] for event in events(lines) for choice in event["choices"]]
-        return [delta[name] for delta in deltas if name in delta]
+    @property
+    def deltas(self) -> list[tuple[str, str]]:
+        chunks = events(self.body.replace(KEEP_ALIVE, b""))
+        deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
+        return [pair for delta in deltas for pair in delta.items() if pair[1]]
 
 
 def _shown(ids: Sequence[int]) -> str:
@@ -203,8 +210,11 @@ def test_a_quiet_stream_is_kept_alive_every_15_seconds() -> None:
     live = Live([(40.0, "reasoning", THOUGHTS), (31.0, "content", VISIBLE)])
     assert live.run() is None
     assert [now for now, piece, _ in live.sent if piece == KEEP_ALIVE] == [15, 30, 55, 70]
-    assert live.text("role") == ["assistant"]
-    assert (live.text("reasoning"), live.text("content")) == (["1€"], ["", "So 2ü"])
+    assert live.deltas == [
+        ("role", "assistant"), ("reasoning", "1€"), ("reasoning_content", "1€"),
+        ("content", "So 2ü"),
+    ]  # fmt: skip
+    assert live.record.status == 200
     assert [is_last for *_, is_last in live.sent] == [False] * (len(live.sent) - 1) + [True]
 
 
@@ -223,8 +233,11 @@ def test_characters_that_were_never_completed_are_shown_where_they_stand(
     pieces = [visible] if len(content) == 1 else [visible[:4], visible[4:]] if visible else []
     live = Live([*steps, *((1.0, "content", piece) for piece in pieces)], thoughts, visible)
     assert live.run() is None
-    assert live.text("reasoning") == reasoning
-    assert live.text("content") == ["", *content]
+    shown = [(name, text) for name, text in live.deltas if name in ("reasoning", "content")]
+    assert shown == [
+        *(("reasoning", text) for text in reasoning),
+        *(("content", t) for t in content),
+    ]
     whole = Live([], thoughts, visible)
     assert whole.run(stream=False) is None
     message = json.loads(whole.body)["choices"][0]["message"]
@@ -248,6 +261,40 @@ def test_a_reply_that_did_not_end_by_itself_says_so(visible: bytes, finish: str)
     assert reply["choices"][0]["finish_reason"] == finish
     counted = len(THOUGHTS) + (len(visible) + 1 if visible else 0)
     assert (reply["usage"]["prompt_tokens"], reply["usage"]["completion_tokens"]) == (2, counted)
+    assert (live.record.status, live.record.think_tokens) == (200, len(THOUGHTS))
+    assert (live.record.discarded_tokens, live.record.budget) == (0, None)
+    assert live.record.visible_tokens == counted - len(THOUGHTS)
+
+
+FORCED = ForcedAnswer((7,), " 5", 0.0, 0.0, None)
+PROBED, WROTE = Stop(1, 0, "probe"), Stop(1, 0, "answer")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "content", "answer", "visible"),
+    [
+        ({"stop": PROBED, "forced": FORCED}, "Final answer: 5", "5", 0),
+        ({"stop": WROTE, "written": tuple(b"It is 9\0")}, "It is 9", "9", 9),
+        ({"shadow": PROBED}, "So 2ü", "2", 7),
+    ],
+)
+def test_a_stop_is_counted_and_audited(
+    outcome: dict[str, Any], content: str, answer: str, visible: int
+) -> None:
+    """All that was decoded after it counts as thinking, but is not shown."""
+    live, stops = Live([], outcome=outcome), "stop" in outcome
+    assert live.run(stream=False) is None
+    message = json.loads(live.body)["choices"][0]["message"]
+    assert (message["reasoning"], message["content"]) == ("1" if stops else "1€", content)
+    record, drawn = live.record, len(live.trace.ids)
+    assert (record.budget, record.visible_tokens) == (1, visible)
+    assert record.discarded_tokens == (drawn - 1 if stops else 0)
+    assert record.think_tokens == (drawn if stops else len(THOUGHTS))
+    for reads, logprob in ((True, -0.5), (False, None)):
+        policy = cast(Any, SimpleNamespace(reads_logprobs=reads))
+        assert live.responder.audited(live.answered, policy) == AuditedReply(
+            "1", 1 if stops else None, answer, "numeric", drawn + stops * visible, 2, logprob
+        )
 
 
 def test_nobody_waits_for_a_client_that_stops_reading() -> None:
