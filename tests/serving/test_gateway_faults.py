@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import ConnectionTimeoutError
 
-from stopadvisor.serving.gateway.forward import Forwarder
 from tests.engines.fake_server import Story, fake_server
 from tests.serving.gateways import (
     PATIENCE,
@@ -162,26 +160,6 @@ def test_an_idle_connection_that_is_reset_costs_no_request(
         assert gateway.gateway.pool.all[0].failures == 0
 
 
-def test_a_late_connection_takes_no_server_out_of_use(
-    server: OddServer, policies: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It seems late where the gateway itself had no processor for some seconds."""
-    late, own = [2], Forwarder._ask
-
-    def ask(forwarder: Forwarder, method: str, *given: Any, **how: Any) -> Any:
-        if method == "POST" and late[0]:
-            late[0] -= 1
-            raise ConnectionTimeoutError
-        return own(forwarder, method, *given, **how)
-
-    monkeypatch.setattr(Forwarder, "_ask", ask)
-    with running(policies / "never.json", server) as gateway:
-        assert gateway.ask(chat_body(n=2)).status == 502, "one retry, and no more"
-        late[0] = 1
-        assert gateway.ask(chat_body(n=2)).status == 200
-    assert "upstream-down" not in [line["event"] for line in gateway.lines]
-
-
 @pytest.mark.parametrize(
     ("holds", "fields"),
     [("silent-chat", {"n": 2}), ("silent-thinking", {}), ("silent-thinking", {"stream": True})],
@@ -215,26 +193,6 @@ def test_a_stalled_server_is_not_waited_for(server: OddServer, policies: Path) -
         got = received(gateway.send(chat_body(n=2, stream=True)))
         assert got.startswith(b"HTTP/1.1 200")
         assert not got.endswith(b"0\r\n\r\n"), "nobody can take it for a whole one"
-
-
-def test_events_that_nobody_asked_for_may_not_fall_silent_either(
-    server: OddServer, policies: Path
-) -> None:
-    over = threading.Event()
-
-    def silent(to: BaseHTTPRequestHandler, body: bytes) -> None:
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
-        says(head + b"data: 1\n\n")(to, body)
-        over.wait(9)
-
-    server.odd["/v1/chat/completions"] = silent
-    with running(policies / "never.json", server, timeouts={"between": 0.2}) as gateway:
-        got = received(gateway.send(chat_body(n=2)))
-        assert not over.is_set()
-        assert gateway.record()["error"] == "TimeoutError"
-        over.set()
-    assert b"data: 1" in got
-    assert not got.endswith(b"0\r\n\r\n"), "nobody can take it for a whole one"
 
 
 @pytest.mark.parametrize("fault", ["cut-short", "cut-line", "abort-short", "error-short"])
