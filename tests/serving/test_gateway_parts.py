@@ -211,7 +211,7 @@ def test_a_body_has_to_come_in_time_and_to_find_room(
 ) -> None:
     """60 s for a piece, ten minutes for all; 64 MiB, and 256 MiB with all others."""
     left, intake = list(pieces), Intake(Timeouts())
-    intake._held = held
+    intake._held += held
 
     async def receive() -> dict[str, Any]:
         pause, size = left.pop(0)
@@ -232,6 +232,38 @@ def test_a_body_has_to_come_in_time_and_to_find_room(
 
     assert run_virtually(take()) == (seconds, status)
     assert intake._held == held
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({"raw_path": b"/v1/a%2Fb", "query_string": b"c=%2f&d"}, ("/a%2Fb", "c=%2f&d")),
+        ({"path": "/v1/models"}, ("/models", "")),
+        ({"raw_path": b"/%761/models"}, 404),
+        ({"raw_path": b"/v2/models"}, 404),
+        ({"raw_path": b"/v1/caf\xc3\xa9"}, 404),
+        ({"query_string": b"\xe9"}, 404),
+        ({"raw_path": b"/v1/%2e%2e/models"}, 404),
+        ({"method": "TRACE"}, 405),
+        ({"method": "CONNECT"}, 405),
+        ({"method": "DELETE"}, ("/models", "")),
+    ],
+)
+def test_a_path_is_taken_as_it_was_sent(
+    fields: dict[str, Any], found: tuple[str, str] | int
+) -> None:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"{}", "more_body": False}
+
+    async def take() -> tuple[str, str] | int:
+        scope = {"method": "POST", "path": "/v1/models", "headers": [], **fields}
+        try:
+            async with Intake(Timeouts()).request(scope, receive) as request:
+                return request.target.path, request.target.query
+        except Refusal as no:
+            return no.status
+
+    assert asyncio.run(take()) == found
 
 
 # --- The queue ------------------------------------------------------------------------------------
