@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +100,22 @@ def test_a_share_is_picked_by_the_key_alone(tmp_path: Path) -> None:
     three.key = bytes(range(32))
     run(three, *((served(name, stop=None), finished()) for name in names))
     assert {name for name in names if three._picks(name)} != {n for n in names if one._picks(n)}
+
+
+@pytest.mark.parametrize("picked", [True, False])
+@pytest.mark.parametrize("logprob", [-0.5, None])
+def test_a_line_holds_what_was_served(tmp_path: Path, picked: bool, logprob: float | None) -> None:
+    """The log-probability only if it was asked for, the share only if it is audited."""
+    found = auditor(tmp_path, share=0.5)
+    name = next(name for name in map(str, range(99)) if found._picks(name) == picked)
+    run(found, (replace(served(name), first_logprob=logprob), finished()))
+    (path,) = tmp_path.iterdir()
+    _, line, *results = map(json.loads, path.read_text().splitlines())
+    fields = {"id": name, "stop": 43, "tokens": 60, "prompt_tokens": 20}
+    fields |= {} if logprob is None else {"first_logprob": logprob}
+    fields |= {"share": 0.5} if picked else {}
+    assert {key: value for key, value in line.items() if key not in ("t", "kind")} == fields
+    assert len(results) == picked
 
 
 def test_what_is_too_much_is_shed_and_what_fails_is_counted(tmp_path: Path) -> None:
