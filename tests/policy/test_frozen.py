@@ -95,6 +95,7 @@ def test_anyone_can_read_the_file(tmp_path: Path) -> None:
     save_policy(checked(content), path.with_suffix(".json"), format="json")
     text = path.with_suffix(".json").read_text(encoding="ascii")
     assert text == joblib.load(path) == pickle.loads(path.read_bytes())
+    assert path.read_bytes().startswith(b"\x80\x04"), "protocol 4, whichever Python writes it"
     assert json.loads(text) == content
     assert list(json.loads(text)) == KEYS
     lines = text.splitlines()

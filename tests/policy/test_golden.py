@@ -247,10 +247,10 @@ def test_no_example_stands_where_a_logarithm_rounded_otherwise_decides_otherwise
 def test_no_reply_stands_where_a_logarithm_rounded_otherwise_serves_another() -> None:
     """After 20 tokens the score is the threshold of the first reply, and not of the second."""
     rungs = [{"name": name, "price": [1.0, 1.0, 1.0]} for name in "abc"]
-    level = -math.log1p(20)
-    ladder = {"rungs": rungs, "asked": [0, 1], "path": [[level, -1.0]]}
+    level = math.log1p(20)
+    ladder = {"rungs": rungs, "asked": [0, 1], "path": [[level, 9.0]]}
     content = ladder_content("rung-learned", ladder, features=["log_tokens"], intercept=0.0)
-    golden = built(content | {"mean": [0.0], "scale": [1.0], "coef": [-1.0]})["golden"]
+    golden = built(content | {"mean": [0.0], "scale": [1.0], "coef": [1.0]})["golden"]
     scores = {entry["decisions"][0]["score"] for entry in golden}
     assert min(scores) < level < max(scores)
     assert all(abs(score - level) > 1e-11 for score in scores)
