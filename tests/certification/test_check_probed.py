@@ -1,13 +1,21 @@
-"""Runs that were not probed where a policy probes are refused, with the command that does."""
+"""What a policy is checked against: runs probed, graded and looked at as it was made."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from stopadvisor.certification.check_policy import CheckRequest, check_policy, check_probed
+from stopadvisor.certification.check_policy import (
+    CheckRequest,
+    _graded_alike,
+    _not_on_record,
+    check_policy,
+    check_probed,
+)
 from stopadvisor.ground.errors import PolicyError, ProbeError
 from stopadvisor.policy.frozen import Policy, load_policy
 from stopadvisor.probes.table import grid_positions
@@ -67,3 +75,44 @@ def test_an_archive_without_the_certificates_reference_is_refused_before_a_look(
     with pytest.raises(ProbeError, match="needs natural answers"):
         check_policy(policy, "p.joblib", archive, "raw.npz", CheckRequest(transfer=True))
     assert not (archive.folder / "looks.jsonl").exists()
+
+
+BY_MATH = {"normalizer": "1", "grader": "math 3"}
+BY_MINE = BY_MATH | {"grader": "mine:same", "grader_sha256": "a" * 64}
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "remarks", "refused"),
+    [
+        (BY_MATH, BY_MATH, 0, None),
+        (BY_MATH, {}, 0, None),
+        (BY_MINE, BY_MINE, 0, None),
+        (BY_MATH, BY_MATH | {"grader": "math 2"}, 1, None),
+        (BY_MINE, BY_MINE | {"grader_sha256": "b" * 64}, 1, None),
+        (BY_MATH, BY_MATH | {"normalizer": "0"}, 0, "compares answers by normaliser '1', the run"),
+        (BY_MINE, BY_MATH, 0, "graded by mine:same .* by math 3: .* --grader mine:same`"),
+        (BY_MATH, BY_MINE, 0, "graded by math 3, the run by mine:same .* --grader gold`"),
+    ],
+)
+def test_answers_are_graded_alike_or_the_difference_is_named(
+    ours: dict[str, str], theirs: dict[str, str], remarks: int, refused: str | None
+) -> None:
+    if refused is not None:
+        with pytest.raises(PolicyError, match=refused):
+            _graded_alike(ours, theirs)
+        return
+    assert len(_graded_alike(ours, theirs)) == remarks
+
+
+@pytest.mark.parametrize(
+    ("head", "calibration", "remarks"),
+    [("a" * 64, ("p", "q"), 1), ("a" * 64, ("p",), 1), ("a" * 64, ("p", "r"), 0), ("", ("p",), 0)],
+)
+def test_a_look_that_the_log_of_its_questions_does_not_hold_is_remarked_on(
+    head: str, calibration: tuple[str, ...], remarks: int, tmp_path: Path
+) -> None:
+    """Not where other questions calibrated the policy, or it names no look."""
+    run: Any = SimpleNamespace(folder=tmp_path, table=SimpleNamespace(keys=("p", "q")))
+    split: Any = SimpleNamespace(calibration=calibration)
+    assert len(_not_on_record(head, split, run)) == remarks
+    assert _not_on_record(head, None, run) == []

@@ -15,10 +15,12 @@ from scipy import stats
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.certification.verdicts import limit_verdicts, of_questions, of_values, verdict_on
 from stopadvisor.certification.verification import (
+    Fresh,
     Verification,
     fresh_questions,
     questions_seen,
     scorer_of,
+    verify,
 )
 from stopadvisor.ground.arrays import BoolArray
 from stopadvisor.ground.errors import PolicyError, ProbeError
@@ -285,7 +287,7 @@ def test_positions_after_the_last_checkpoint_leave_the_reference_alone(family: s
             return fixed_at_640(*reversed(later), 1024.0, 640.0, 256.0)
         return of_family(family, (*budgets, *later))
 
-    for at in (content(), content(2048)):
+    for at in (content(), content(2048), content(int(table.budgets[-1]))):
         scorer = scorer_of(terms_of(at), probes, along_order=family == FIXED_BUDGET)
         view = scorer.view(probes)
         assert view.budgets.tolist() == [*budgets, int(table.budgets[-1])]
@@ -349,6 +351,12 @@ def test_what_is_measured_otherwise_and_not_read_has_no_drift(policy: dict[str, 
 def test_policies_that_cannot_be_verified(content: dict[str, Any], message: str) -> None:
     with pytest.raises(PolicyError, match=message):
         check(content, fresh_table(10, 12))
+
+
+def test_a_rule_without_a_certificate_promises_nothing_to_verify() -> None:
+    table, terms = fresh_table(10, 12), terms_of(family_content("entropy") | {"certificate": None})
+    with pytest.raises(PolicyError, match="no certificate to verify"):
+        verify(terms, Fresh(np.arange(10), 0, 0), table, rng=np.random.default_rng(0))
 
 
 DROP = {"loss": "drop", "alpha": 0.1, "n": 80, "lost": 1, "gained": 0, "upper": 0.1} | {
