@@ -19,6 +19,7 @@ from stopadvisor.certification.looks import (
     open_for_paper,
     open_rows,
     plan_look,
+    planned_labels,
     spent_in_fit,
     take,
     without_shown_fit,
@@ -241,3 +242,44 @@ def test_fit_questions_that_were_shown_can_be_left_out(source: Source) -> None:
     left = without_shown_fit(source, {"alpha": 0.2})
     assert left.part("fit").n_questions == 0
     assert left.table.n_questions == 60 - source.part("fit").n_questions
+
+
+@pytest.mark.parametrize("planned", [30, None])
+def test_the_number_of_labels_is_that_of_the_first_look_once_its_figures_were_shown(
+    source: Source, planned: int | None
+) -> None:
+    asked = {"alpha": 0.1}
+    sampled = {} if planned is None else {"sampled_labels": planned}
+    assert [planned_labels(source, asked, n, fresh=False) for n in (None, 5)] == [None, 5]
+    look = take(
+        plan_look(source, source.part("calibration"), {**asked, **sampled}, delta=0.05, looks=None)
+    ).look
+    other = {"alpha": 0.2}
+    # The same look keeps its number; another one may name its own until figures are shown.
+    for wanted in {None, planned}:
+        assert planned_labels(source, asked, wanted, fresh=False) == planned
+    assert [planned_labels(source, other, n, fresh=False) for n in (None, 5)] == [None, 5]
+    record_result(source.folder, look, certified=True)
+    named = "no --labels" if planned is None else "--labels 30"
+    for each in (asked, other):
+        assert planned_labels(source, each, None, fresh=False) == planned
+        with pytest.raises(CalibrationError, match=f"named {named}, which settled .* --labels 5"):
+            planned_labels(source, each, 5, fresh=False)
+        assert planned_labels(source, each, 5, fresh=True) == 5
+    assert planned_labels(source, asked, None, fresh=True) == planned
+    assert planned_labels(source, other, None, fresh=True) is None
+    # What was shown of other questions settles nothing here.
+    rest = replace(source, parts=np.where(source.parts == 1, 0, 1).astype(np.int8))
+    assert planned_labels(rest, other, 5, fresh=False) == 5
+
+
+def test_a_second_look_is_found_again_where_it_left_off(source: Source) -> None:
+    """Of three looks, each at half of what was left, the last two are repeated as they were."""
+    taken, view = [], source
+    for n, alpha in enumerate((0.1, 0.2, 0.3)):
+        view = spent_in_fit(source, {"alpha": alpha})
+        left = view.part("calibration")
+        part = left.take(np.arange(left.n_questions) < (6 if n < 2 else left.n_questions))
+        taken.append(take(plan_look(view, part, {"alpha": alpha}, delta=0.05, looks=None)).look)
+    assert np.array_equal(spent_in_fit(source, {"alpha": 0.3}).parts, view.parts)
+    assert [look.number for look in taken] == [1, 1, 1]
