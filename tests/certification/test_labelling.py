@@ -22,6 +22,8 @@ from stopadvisor.certification.labelling import (
     _forms,
     at_worst,
     grade_by,
+    may_be_lost,
+    tested_deltas,
 )
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.outcomes import CalibrationQuestions, OpenQuestions
@@ -131,6 +133,25 @@ def test_rules_are_chosen_as_if_half_of_what_differs_is_lost(alpha: float, taken
     assert chosen_by.alpha == pytest.approx(taken)
 
 
+def test_a_label_may_show_a_loss_where_a_reply_differs_from_an_answer() -> None:
+    table = POPULATIONS[0].draw(60, np.random.default_rng(8))
+    full = np.arange(60) % 3 - 1  # -1: no natural answer
+    found = may_be_lost(regraded(table, natural_code=full))
+    assert found.shape == (60, table.n_checkpoints + 1)
+    assert not found[:, -1].any(), "where nothing is stopped nothing is lost"
+    differs = (table.stop_codes != full[:, None]) & (full >= 0)[:, None] & table.live
+    assert np.array_equal(found[:, :-1], differs)
+    assert all(differs[full == code].any() for code in (0, 1))
+
+
+def test_a_sample_of_labels_leaves_no_delta_for_a_second_sequence(choice: Choice) -> None:
+    both = replace(choice, sequences=choice.sequences[:1] * 2)
+    order = np.arange(200)
+    assert tested_deltas(both, AskingPlan(order, 30)) == (0.05, 0.0)
+    assert tested_deltas(both, AskingPlan(order, 200)) == both.deltas(200)
+    assert 0 < both.deltas(200)[1] < 0.05
+
+
 def planned(
     population: KnownPopulation, labels: int | None, seed: int
 ) -> tuple[int, int | None, int]:
@@ -236,3 +257,14 @@ def test_a_reply_without_an_answer_is_not_shown() -> None:
         checkpoint(128, answer="8"),
     )
     assert _forms(record("q", checkpoints=replies), {0, 64}) == {"42", "7"}
+
+
+def test_visible_answers_are_shown_where_a_reply_has_one() -> None:
+    replies = (
+        checkpoint(0, answer="5", visible_answer="It is \\boxed{9}."),
+        checkpoint(64, answer="7"),
+        checkpoint(128, answer="8", visible_answer="It is \\boxed{6}."),
+    )
+    asked = record("q", checkpoints=replies)
+    assert _forms(asked, {0, 64}) == {"42", "9", "7"}
+    assert _forms(replace(asked, natural_answer=None), {128}) == {"6"}

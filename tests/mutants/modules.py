@@ -51,6 +51,17 @@ EQUIVALENT: dict[str, str] = {
     "certification/calibration _pick: saving(pair) >= saving(best) - lead -> saving(pair) > ": (
         "differs where savings are a point apart to the last bit"
     ),
+    "certification/certify _Plan: is_partial: bool = False ->": "its caller gives it",
+    "certification/export _drawn: cap=1 ->": "sampling does not depend on it",
+    "certification/export _drawn: max_think=1 ->": "sampling does not depend on it",
+    "certification/export : _MOST_SERVED = 500 ->": "one question more is fine",
+    "certification/export : _MOST_STORED = 2000 ->": "one question more is fine",
+    "certification/labelling Labelling.state: np.random.default_rng(0) ->": (
+        "other draws forecast as well"
+    ),
+    "certification/labelling Labelling.state: self, grades: Grades, *, n_draws: int=50 ->": (
+        "one draw more forecasts as well"
+    ),
     "assessment/rated Imitation._mean_costs: np.clip(most, 0, _FEW_LOSSES) ->": (
         "at 0 the other factor is 0"
     ),
