@@ -186,9 +186,11 @@ def test_idle_connections_make_room_and_those_with_a_request_do_not(
     with running(policy, server) as gateway, ExitStack() as sockets:
         answered = sockets.enter_context(gateway.connect(short + HEAD % 2 + b"{}"))
         assert begun.wait(20)
-        idle = [sockets.enter_context(gateway.connect(short)) for _ in range(3)]
-        for client in [answered, *idle]:
-            read_until(client, b"ok\n")
+        read_until(answered, b"ok\n")
+        idle = []
+        for _ in range(3):
+            idle.append(sockets.enter_context(gateway.connect(short)))
+            read_until(idle[-1], b"ok\n")
         assert gateway.get("/healthz").status == 200
         with suppress(ConnectionResetError):  # instead of an end
             assert idle[0].recv(1) == b""
