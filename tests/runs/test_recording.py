@@ -18,7 +18,7 @@ from stopadvisor.probes.table import EMPTY_ANSWER
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.imported import IMPORTED, write_recording
 from stopadvisor.runs.recording import Recording, read_recording
-from stopadvisor.runs.sources import open_source
+from stopadvisor.runs.sources import Source, open_source
 from stopadvisor.workload.questions import content_key, name_key
 from tests.material import make_run
 
@@ -304,6 +304,25 @@ def test_a_line_may_have_neither_labels_nor_gold(tmp_path: Path) -> None:
     assert (found.records[0].task, found.records[0].gold) == ("math", None)
     table = imported(tmp_path, bare).table().unseal()
     assert (table.graded_by, table.correct.tolist()) == ("agreement", [[True, False]])
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_only_the_part_of_a_line_without_gold_is_graded_by_agreement(
+    tmp_path: Path, grouped: bool
+) -> None:
+    bare = {"natural_correct": None, "checkpoints": [probe(10, correct=None)]}
+
+    def split(name: str, ungraded: int | None) -> Source:
+        rows = [line(f"q{k}", group=f"g{k // 2}" if grouped else None) for k in range(20)]
+        rows = [row | (bare if k == ungraded else {}) for k, row in enumerate(rows)]
+        (tmp_path / name).mkdir()
+        return open_source(imported(tmp_path / name, *rows, fractions=(0.5, 0.5, 0.0)).path)
+
+    parts = split("whole", None).parts.tolist()
+    assert (parts[::2] == parts[1::2]) == grouped
+    source = split("one", parts.index(1))
+    assert source.parts.tolist() == parts
+    assert (source.part("fit").graded_by, source.graded_by) == ("gold", "agreement")
 
 
 @pytest.mark.parametrize(("changes", "message"), REFUSED.values(), ids=list(REFUSED))

@@ -237,6 +237,28 @@ def test_without_gold_agreement_with_the_reference_counts(tmp_path: Path) -> Non
     assert source.part("fit").correct.tolist() == [[True, True], [False, True]]
 
 
+@pytest.mark.parametrize("grouped", [False, True])
+def test_only_the_part_of_a_question_without_gold_is_graded_by_agreement(
+    tmp_path: Path, grouped: bool
+) -> None:
+    def lines(ungraded: int | None) -> list[dict[str, Any]]:
+        rungs = [reply("small", "1"), reply("large", "1")]
+        found = [{"id": f"q{k}", "gold": "1", "rungs": rungs} for k in range(20)]
+        if grouped:
+            found = [line | {"group": f"g{k // 2}"} for k, line in enumerate(found)]
+        return [line | ({"gold": None} if k == ungraded else {}) for k, line in enumerate(found)]
+
+    def split(name: str, ungraded: int | None) -> Source:
+        (tmp_path / name).mkdir()
+        return run_of(tmp_path / name, lines(ungraded), TWO, fit=0.5)
+
+    parts = split("whole", None).parts.tolist()
+    assert (parts[::2] == parts[1::2]) == grouped
+    source = split("one", parts.index(1))
+    assert source.parts.tolist() == parts
+    assert (source.part("fit").graded_by, source.graded_by) == ("gold", "agreement")
+
+
 def of_three(name: str, answers: str, **more: Any) -> dict[str, Any]:
     rungs = [
         reply(rung.name, answer, 10 * (k + 1), prompt_tokens=k + 4)
