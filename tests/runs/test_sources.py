@@ -54,6 +54,17 @@ def test_second_traces_are_left_out_where_fit_questions_alone_have_them(tmp_path
     assert in_calibration.without_repeats() is in_calibration
 
 
+def test_a_question_has_the_lines_of_its_first_two_traces(tmp_path: Path) -> None:
+    run = RunDirectory.load(make_run(tmp_path / "run", 6, samples=3))
+    source = open_source(run.path)
+    traces = list(zip(source.table.keys, source.table.samples, run.line_digests(), strict=True))
+    assert len(traces) == 18
+    assert source.lines == {
+        key: {digest for name, sample, digest in traces if name == key and sample < 2}
+        for key in source.table.keys
+    }
+
+
 # --- Archives -------------------------------------------------------------------------------------
 
 
