@@ -25,7 +25,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -52,13 +52,15 @@ BUDGETS = [0, 16, 43, 64, 129]
 
 
 @contextmanager
-def running_gateway(policy: Path, upstream: str, *options: str) -> Iterator[tuple[str, int]]:
+def running_gateway(
+    policy: Path, upstream: str, *options: str, environment: Mapping[str, str] | None = None
+) -> Iterator[tuple[str, int]]:
     """Start a gateway as a process of its own; give its base URL and the process's id."""
     port = free_port()
     words = [sys.executable, "-m", "stopadvisor", "serve", str(policy), "--upstream", upstream]
     words += ["--listen", f"127.0.0.1:{port}", *options]
     with (policy.parent / "gateway.log").open("w") as log:
-        process = subprocess.Popen(words, stdout=log, stderr=log)
+        process = subprocess.Popen(words, stdout=log, stderr=log, env=environment)
         try:
             _wait(port, process)
             yield f"http://127.0.0.1:{port}/v1", process.pid

@@ -197,11 +197,22 @@ def test_gateways_that_are_refused(
     assert message in call.refused("serve", policy, *words)
 
 
+WITHOUT_TORCH = """
+from importlib.machinery import PathFinder
+
+find = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *rest: None if name == "torch" else find(name, *rest)
+"""
+"""What a process runs first.  The extra `serve` brings no torch, and importing it takes longest."""
+
+
 @pytest.mark.slow
 def test_a_gateway_that_is_killed_comes_back_with_its_audits_and_drains(tmp_path: Path) -> None:
     """kill -9 under load and a torn line lose no count; after SIGHUP, SIGTERM still drains."""
     policy, folder = tmp_path / "p.json", tmp_path / "audits"
     words = ("--audit", "1", "--audit-log", str(folder))
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT_TORCH)
+    bare = {**os.environ, "PYTHONPATH": str(tmp_path)}
     with fake_server(chat="reasoning_content", pace=0.002) as upstream:
         certificate = certificate_content(loss="differs")
         digest = save_policy_of(upstream, policy, certificate=certificate).digest
@@ -222,7 +233,7 @@ def test_a_gateway_that_is_killed_comes_back_with_its_audits_and_drains(tmp_path
             return content
 
         with (
-            running_gateway(policy, upstream.url, *words) as (url, pid),
+            running_gateway(policy, upstream.url, *words, environment=bare) as (url, pid),
             ThreadPoolExecutor(8) as threads,
         ):
             asked = [threads.submit(ask, url) for _ in range(80)]
@@ -232,7 +243,7 @@ def test_a_gateway_that_is_killed_comes_back_with_its_audits_and_drains(tmp_path
         (log,) = folder.iterdir()
         with log.open("a") as file:
             file.write('{"kind":"requ')
-        with running_gateway(policy, upstream.url, *words) as (url, pid):
+        with running_gateway(policy, upstream.url, *words, environment=bare) as (url, pid):
             replies += [ask(url) for _ in range(5)]
             os.kill(pid, signal.SIGHUP)
     lines = (tmp_path / "gateway.log").read_text().splitlines()
