@@ -387,15 +387,15 @@ def test_the_figures_of_a_monitor(loss: str) -> None:
     before = monitored(monitor, policy, (), replicas=1)
     assert (before.verdict, before.alarm, before.upper) == ("no-audits", None, None)
     assert (before.saved_tokens, before.dropped_share, before.unresolved) == (None, 0.0, 0)
-    for k in range(10):
-        monitor.apply(request(str(k), stop=43 if k < 6 else None, share=0.1))
-    for k in range(3):
+    for k in range(100):
+        monitor.apply(request(str(k), stop=43 if k < 60 else None, share=0.1))
+    for k in range(49):
         monitor.apply(result(str(k), differs=False))
-    monitor.apply({"kind": "shed", "t": 1.0, "id": "3"})
+    monitor.apply({"kind": "shed", "t": 1.0, "id": "49"})
     found = monitored(monitor, policy, ("a remark",), replicas=2)
     assert (found.verdict, found.replicas, found.remarks) == ("no-alarm", 2, ("a remark",))
-    assert (found.stopped, found.unresolved, found.dropped_share) == (6, 3, 0.25)
-    assert found.saved_tokens == 6 * 270 / 3
+    assert (found.stopped, found.unresolved, found.dropped_share) == (60, 11, 0.02)
+    assert found.saved_tokens == 60 * 90
     assert [(watch.watch, watch.is_promise) for watch in found.watched] == [
         ("differs", False),
         (loss, True),
@@ -404,10 +404,21 @@ def test_the_figures_of_a_monitor(loss: str) -> None:
     for delay, times in zip(found.delay, (2, 3), strict=True):
         risk = times * certificate.alpha
         usual = requests_to_alarm(test, risk, 0.1, gained=gained)
-        shed = requests_to_alarm(test, risk, 0.1, gained=gained, stops=0.6, dropped=0.25)
-        assert (delay.times, delay.undropped) == (times, usual)
-        assert delay.requests == (shed if math.isfinite(shed) else None)
+        shed = requests_to_alarm(test, risk, 0.1, gained=gained, stops=0.6, dropped=0.02)
+        assert (delay.times, delay.undropped, delay.requests) == (times, usual, shed)
+        assert math.isfinite(shed)
     assert [delay.undropped for delay in before.delay] == [d.undropped for d in found.delay]
+
+
+def test_the_most_severe_alarm_is_the_alarm() -> None:
+    policy = policy_with(differs_upper=0.1, alpha=0.5, alpha_over_full_accuracy=0.6)
+    monitor = PromiseMonitor(watch_settings(policy, share=0.1))
+    for k in range(80):
+        monitor.apply(request(str(k), share=0.1))
+        monitor.apply(result(str(k), differs=True))
+    found = monitored(monitor, policy, (), replicas=1)
+    assert [alarm.kind for alarm in found.alarms] == ["early-warning", "change"]
+    assert (found.verdict, found.alarm) == ("alarm", found.alarms[0])
 
 
 def test_no_alarm_is_awaited_where_every_reply_would_be_lost() -> None:
