@@ -264,11 +264,12 @@ def test_damaged_records(tmp_path: Path, line: str, words: str) -> None:
 
 def test_a_result_of_no_audit_is_left_out_and_said(tmp_path: Path) -> None:
     log = AuditLog(tmp_path, SETTINGS)
-    log.write("request", id="0", stop=43)
-    log.write("result", id="0", differs=True)
+    for key in ("0", "1"):
+        log.write("request", id=key, stop=43)
+        log.write("result", id=key, differs=True)
     log.write("shed", id="of a request in a deleted file")
     monitor, (remark,) = replay(find_series([tmp_path], SETTINGS.digest))
-    assert remark.endswith("results without a request that was to be audited, left out: 1")
+    assert remark.endswith("results without a request that was to be audited, left out: 2")
     assert monitor.counts["resolved"] == 0
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
+from argparse import Namespace
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,17 +13,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from stopadvisor.engines import model_files
 from stopadvisor.policy.frozen import save_policy
-from stopadvisor.serving.vllm import plugin_settings
+from stopadvisor.serving import metrics, serve_settings
+from stopadvisor.serving.metrics import Metrics
+from stopadvisor.serving.vllm import adapter, plugin_settings, route
 from stopadvisor.serving.vllm.adapter import VllmEngine
 from stopadvisor.serving.vllm.plugin import StopAdvisorPlugin
 from stopadvisor.serving.vllm.route import _ROUTE, MarkedReplies
-from tests.serving.vllm.fake_engine import policy_of
+from tests.serving.vllm.fake_engine import FACTS, FakeEngine, loaded, policy_of
 
 
 async def original(request: Any, raw_request: Any) -> str:
@@ -36,6 +42,8 @@ class App:
     routes: list[Any] = field(
         default_factory=lambda: [
             SimpleNamespace(path="/health", methods={"GET"}),
+            SimpleNamespace(path="/v1/completions", methods={"POST"}),
+            SimpleNamespace(path="/v1/chat/completions", methods={"GET"}),
             SimpleNamespace(
                 path="/v1/chat/completions",
                 methods={"POST"},
@@ -69,8 +77,9 @@ def test_the_route_takes_the_place_of_the_original() -> None:
     StopAdvisorPlugin().attach_router(app)
     ((path, endpoint, more),) = app.added
     assert (path, more["methods"]) == ("/v1/chat/completions", ["POST"])
-    assert [route.path for route in app.routes] == ["/health", path], "vLLM 0.31 leaves its own"
-    assert app.routes[1].endpoint is endpoint
+    left = ["/health", "/v1/completions", path, path]  # the last but one is for GET
+    assert [route.path for route in app.routes] == left, "vLLM 0.31 leaves its own"
+    assert app.routes[-1].endpoint is endpoint
     assert (more["dependencies"], more["responses"]) == (["checked"], {200: {}})
     assert endpoint.__wrapped__ is original, "vLLM reads and checks requests by its signature"
 
@@ -121,6 +130,30 @@ def test_whatever_is_wrong_ends_the_process_in_one_line(
     assert said.startswith("stopadvisor: ")
     assert message in said
     assert len(said.splitlines()) == 1
+
+
+@pytest.mark.usefixtures("told")
+@pytest.mark.parametrize(("version", "warns"), [("0.32.0", False), ("0.99.0", True)])
+def test_a_server_that_starts_answers_under_the_policy(
+    version: str, warns: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def passes(*_: Any) -> None: ...
+
+    monkeypatch.setattr(plugin_settings, "version", lambda name: version)
+    monkeypatch.setattr(model_files, "load_tokenizer", lambda *_, **__: loaded())
+    monkeypatch.setattr(adapter, "facts_of", lambda *_: FACTS)
+    monkeypatch.setattr(adapter, "VllmEngine", lambda client: client)
+    monkeypatch.setattr(metrics, "Metrics", lambda: Metrics(CollectorRegistry()))
+    monkeypatch.setattr(serve_settings, "reload_on_hangup", lambda reload: None)
+    monkeypatch.setattr(route, "try_engine", passes)
+    plugin, state = StopAdvisorPlugin(), SimpleNamespace()
+    plugin.attach_router(App())
+    given = Namespace(enable_prompt_tokens_details=True)
+    with caplog.at_level(logging.WARNING, "vllm.stopadvisor"):
+        asyncio.run(plugin.init_state(FakeEngine(), state, given))
+    assert state.stopadvisor.digest == policy_of().digest[:8]
+    assert state.stopadvisor.shows_cached
+    assert any("is newer than was tried" in text for text in caplog.messages) == warns
 
 
 class Foreseen(Exception):
