@@ -194,8 +194,9 @@ def test_replicas_are_merged_by_time_and_clocks_may_differ(tmp_path: Path) -> No
 def test_two_servers_may_give_requests_the_same_id(tmp_path: Path) -> None:
     folders = tmp_path / "a", tmp_path / "b"
     for folder, differs in zip(folders, (True, False), strict=True):
-        log = AuditLog(folder, SETTINGS, clock=Clock())
+        log = AuditLog(folder, SETTINGS, clock=(clock := Clock()))
         log.write("request", id="0", stop=43, share=0.1)
+        clock.now += 1  # both requests are being audited
         log.write("result", id="0", differs=differs)
     counts = read(*folders).counts
     assert (counts["audits"], counts["resolved"], counts["differing"]) == (2, 2, 1)
