@@ -292,6 +292,7 @@ def test_other_files_and_settings(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="one test has one alpha"):
         read(tmp_path, tmp_path / "b")
     header = json.loads(path.read_text())
+    assert header["schema"] == 2, "logs of before this version go on"
     stateless = {name: value for name, value in header.items() if name != "state"}
     for other in ({}, header | {"schema": 1}, header | {"kind": "request"}, stateless):
         path.write_text(json.dumps(other) + "\n")
