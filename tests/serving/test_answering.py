@@ -310,6 +310,29 @@ def test_batches_halve_until_they_fit_unless_their_size_was_asked_for(
     assert len(bench.lines) == (N if sizes[-1] == room else len(sizes))
 
 
+STRICT = {"name": "mine:strict", "sha256": "ab" * 32}
+
+
+@pytest.mark.parametrize(
+    ("function", "gold", "warns"),
+    [(STRICT, True, True), (STRICT, False, False), (None, True, False)],
+)
+def test_grades_of_another_function_are_said_where_there_is_gold(
+    function: dict[str, str] | None, gold: bool, warns: bool, bench: Bench
+) -> None:
+    certificate = family_content("run-stability")["certificate"] | {"grader": function}
+    name = "another version" if function is None else function["name"]
+    policy = policy_of(bench.engine, certificate=certificate, grader=name)
+    save_policy(policy, bench.folder / "policy.joblib")
+    if not gold:
+        (bench.folder / "sums.jsonl").write_text('{"question": "1+4"}\n')
+    found = bench.answer(limit=1)
+    assert (
+        any("the calibration questions were by mine:strict" in it for it in found.remarks) == warns
+    )
+    assert (found.new, found.labelled, bool(found.remarks)) == (1, int(gold), warns)
+
+
 def test_what_cannot_be_answered_is_refused_before_a_model_is_opened(bench: Bench) -> None:
     policy = policy_of(bench.engine, model=None, engine=None)
     save_policy(policy, bench.folder / "policy.joblib")
