@@ -191,6 +191,7 @@ def test_the_power_where_no_reply_changes() -> None:
 def test_the_limit_of_pairs_is_that_of_both_less_none() -> None:
     assert [limit_of_pairs(alpha) for alpha in (0.15, 0.75)] == pytest.approx([-0.7, 0.5])
     assert -1e-6 < limit_of_pairs(0.5) < 0, "the test cannot take 0"
+    assert -47 / 60 < drop_limit(3, 50, 60, 0.05) < -0.6
     assert risk_of_pairs(3, 50, 60, 0.05) == (drop_limit(3, 50, 60, 0.05) + 1) / 2
     assert risk_of_pairs(60, 0, 60, 0.05) == 1.0 == drop_limit(60, 0, 60, 0.05)
 
