@@ -312,7 +312,9 @@ def test_a_full_disk_loses_nothing(run: RunDirectory, monkeypatch: pytest.Monkey
     assert {file.name for file in run.path.iterdir()} == {"manifest.json", "probes.jsonl"}
 
 
-def test_an_atomic_write_refuses_nan(tmp_path: Path) -> None:
+def test_neither_a_manifest_nor_an_atomic_write_holds_nan(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        make_manifest(tmp_path, fractions=(float("nan"), 0.5, 0.5))
     file = tmp_path / "x.json"
     write_json_atomically(file, {"a": 1})
     with pytest.raises(ValueError, match="not JSON compliant"):
