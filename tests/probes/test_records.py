@@ -355,6 +355,7 @@ def test_the_meta_file_gives_the_length_of_an_answer(tmp_path: Path) -> None:
     assert (read_archive(path).probe_tokens == 7.5).all()
     (tmp_path / "meta.json").write_text('{"ans_tokens": 0.5}', encoding="utf-8")
     assert (read_archive(path).probe_tokens == 0.5).all()
+    assert read_archive(path).suffix_tokens == 0, "what asks for it was not recorded"
     for content in ('{"ans_tokens": 0}', '{"ans_tokens": "x"}', "[]", "{", '{"ans_tokens": NaN}'):
         (tmp_path / "meta.json").write_text(content, encoding="utf-8")
         with pytest.raises(ProbeError, match="ans_tokens"):
