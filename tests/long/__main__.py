@@ -22,6 +22,7 @@ TITLES = {
     "savings": "True saving of what is certified on few labels; of 400 and of 900 40 % choosing",
     "lower limit": "True saving below the advised rule's lower limit (at most 0.05)",
     "intervals": "95 % intervals of the saving on a test part that hold the true saving",
+    "bands": "95 % bands of a policy's saving on calibration questions that hold the true saving",
     "loader": "Damaged policy files, each refused in one line or loaded as what it was",
     "monitor": "Audited streams: false alarms (at most 0.05, ever), and requests until an alarm",
     "losses": "Certificates of every loss: promises broken, among all calibrations (delta 0.05)",

@@ -20,7 +20,7 @@ from tests.long.labels import cases as label_cases
 from tests.long.losses import BROKEN as BROKEN_LOSSES
 from tests.long.losses import broken_losses, exact_beside, kept
 from tests.long.losses import cases as loss_cases
-from tests.long.savings import covered, few_labels, interval_cases, lower_limit
+from tests.long.savings import band_holds, covered, few_labels, interval_cases, lower_limit
 from tests.long.soak import soak
 from tests.long.streams import watched, watched_cases
 from tests.long.two_traces import two_traces, two_traces_cases
@@ -68,8 +68,10 @@ def tasks(*, short: bool) -> list[Task]:
     for population, alpha, n in interval_cases():
         if not short:
             out.append(Task("intervals", covered, (population, alpha, n, 500, 100_000)))
+            out.append(Task("bands", band_holds, (population, alpha, n, 10, 50, 20_000)))
         elif n == 40 and alpha == 0.10 and population is MIXED:
             out.append(Task("intervals", covered, (population, alpha, n, 100, 10_000)))
+            out.append(Task("bands", band_holds, (population, alpha, n, 1, 20, 10_000)))
     out += [Task("loader", _loader, (100 if short else 12_500, seed)) for seed in range(100, 104)]
     for name in watched_cases():
         streams = 60 if short else 2_000

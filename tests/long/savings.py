@@ -5,7 +5,7 @@ A rule is chosen and certified as `assess` and `calibrate` do, and measured on a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -13,11 +13,12 @@ from scipy import stats
 
 from stopadvisor.assessment.choice import choose
 from stopadvisor.certification.calibration import calibrate
+from stopadvisor.certification.export import expectation
 from stopadvisor.rules.outcomes import measure_rule
 from tests.long.coverage import ALPHAS, Check, Found, Truth, ceiling, rare, seeded, settings_of
 from tests.populations import POPULATIONS, KnownPopulation, renamed
 
-__all__ = ["covered", "few_labels", "interval_cases", "lower_limit"]
+__all__ = ["band_holds", "covered", "few_labels", "interval_cases", "lower_limit"]
 
 
 def few_labels(population: KnownPopulation, alpha: float, runs: int, truth: int) -> list[Check]:
@@ -114,10 +115,42 @@ def covered(
         else:
             missed += not found[0] <= true <= found[1]
             widths.append(found[1] - found[0])
-    most = stats.binom.ppf(0.999, len(widths), 1 - LEVEL) if widths else 0
-    line = (
-        f"{population.name:24} alpha {alpha:.2f} n_test {n_test:3d}: missed {missed} of "
-        f"{len(widths)}, at most {most:.0f}; {np.median(widths or [0]):5.1f} points wide; none "
-        f"where nothing was stopped, {without} of {runs}"
-    )
-    return [Check("intervals", missed <= most, line)]
+    label = f"{population.name:24} alpha {alpha:.2f} n_test {n_test:3d}"
+    return [_held("intervals", label, missed, widths, f"; nothing stopped in {without} of {runs}")]
+
+
+def band_holds(
+    population: KnownPopulation, alpha: float, n: int, fit_sets: int, runs: int, truth: int
+) -> list[Check]:
+    """The band that a policy states, at the threshold that its own calibration certified."""
+    settings = settings_of(population, alpha)
+    large = population.draw(truth, seeded(population, alpha, 93), alpha=alpha)
+    missed = 0
+    widths = []
+    for number in range(fit_sets):
+        rng = seeded(population, alpha, 94, n, number)
+        fit = renamed(population.draw(population.n_fit, rng, alpha=alpha), "fit-")
+        choice = choose(fit.as_fit(), n, settings)
+        truths = [Truth.of(c.scorer, c.thresholds, large) for c in choice.sequences]
+        for _ in range(runs):
+            calibration = calibrate(choice, population.draw(n, rng, alpha=alpha).as_calibration())
+            rule = calibration.rule
+            if rule is None:
+                continue
+            truth_of_rule = truths[[c.scorer is rule.scorer for c in choice.sequences].index(True)]
+            true = truth_of_rule.saving[rule.certificate.index]
+            seed = int(rng.integers(2**32))
+            _, (low, high) = expectation(rule, calibration.entered, settings, seed=seed)
+            missed += not low <= true <= high
+            widths.append(high - low)
+    label = f"{population.name:24} alpha {alpha:.2f} n_cal {n:3d}"
+    return [_held("bands", label, missed, widths)] if widths else []
+
+
+def _held(part: str, label: str, missed: int, widths: Sequence[float], more: str = "") -> Check:
+    """An interval misses the truth as rarely as its level says, but for one cell of 1,000."""
+    n = len(widths)
+    most = stats.binom.ppf(0.999, n, 1 - LEVEL) if n else 0
+    width = np.median(widths or [0])
+    line = f"{label}: missed {missed} of {n}, at most {most:.0f}; {width:5.1f} points wide{more}"
+    return Check(part, missed <= most, line)

@@ -13,8 +13,8 @@ from tests.long.coverage import DELTA, Check, Found, ceiling
 from tests.long.report import run, tasks
 
 PARTS = (
-    "coverage", "broken", "savings", "lower limit", "intervals", "loader", "labels", "losses",
-    "two traces", "comparison",
+    "coverage", "broken", "savings", "lower limit", "intervals", "bands", "loader", "labels",
+    "losses", "two traces", "comparison",
 )  # fmt: skip
 
 
