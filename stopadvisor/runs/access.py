@@ -310,9 +310,8 @@ def record_check(
     keys = list(digests_of(questions))
     earlier: list[Mapping[str, Any]] = []
     for row in read_log(folder).checks:
-        if (row["policy"], row["questions_sha256"]) == (policy, keys):
-            if planned not in (None, row["planned"]):
-                break
+        is_same = (row["policy"], row["questions_sha256"]) == (policy, keys)
+        if is_same and planned in (None, row["planned"]):
             return _policy_check([*earlier, row])
         if set(keys) & set(row["questions_sha256"]):
             earlier.append(row)

@@ -277,6 +277,14 @@ def test_planned_policies_share_delta_and_run_out(tmp_path: Path) -> None:
         check("s", "bc", planned=2)
 
 
+@pytest.mark.parametrize("planned", [None, 2])
+def test_no_plan_follows_the_first_verdict(tmp_path: Path, planned: int | None) -> None:
+    record_check(tmp_path, "p", "ab", delta=0.05, planned=planned)
+    with pytest.raises(CalibrationError, match="got --looks 3 after 1 without that plan"):
+        record_check(tmp_path, "p", "ab", delta=0.05, planned=3)
+    assert record_check(tmp_path, "p", "ab", delta=0.05, planned=None).planned == planned
+
+
 # --- What that is worth ---------------------------------------------------------------------------
 
 N, ALPHA, DELTA = 100, 0.1, 0.05
