@@ -23,8 +23,8 @@ from stopadvisor.certification.labelling import (
     at_worst,
     grade_by,
     may_be_lost,
-    tested_deltas,
 )
+from stopadvisor.certification.labelling import tested_deltas as deltas_tested  # it is no test
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.outcomes import CalibrationQuestions, OpenQuestions
 from stopadvisor.probes.records import graded_table
@@ -147,8 +147,8 @@ def test_a_label_may_show_a_loss_where_a_reply_differs_from_an_answer() -> None:
 def test_a_sample_of_labels_leaves_no_delta_for_a_second_sequence(choice: Choice) -> None:
     both = replace(choice, sequences=choice.sequences[:1] * 2)
     order = np.arange(200)
-    assert tested_deltas(both, AskingPlan(order, 30)) == (0.05, 0.0)
-    assert tested_deltas(both, AskingPlan(order, 200)) == both.deltas(200)
+    assert deltas_tested(both, AskingPlan(order, 30)) == (0.05, 0.0)
+    assert deltas_tested(both, AskingPlan(order, 200)) == both.deltas(200)
     assert 0 < both.deltas(200)[1] < 0.05
 
 
