@@ -20,7 +20,7 @@ from stopadvisor.rules.costs import (
     Weights,
 )
 from stopadvisor.rules.families import FAMILIES, FIXED_BUDGET, RUNG_FAMILIES, STOP_SCALARS
-from stopadvisor.rules.losses import DIFFERS, LOSSES, LOST, Guarantee, Loss, LossName
+from stopadvisor.rules.losses import DIFFERS, DROP, LOSSES, LOST, Guarantee, Loss, LossName
 from stopadvisor.stats.binomial import check_level
 
 __all__ = [
@@ -209,14 +209,16 @@ def alpha_remark(alpha: float, accuracy: float) -> str | None:
     )
 
 
-def large_alpha(alpha: float, accuracy: float, basis: str) -> str | None:
+def large_alpha(settings: Settings, accuracy: float, basis: str) -> str | None:
     """Reason why `calibrate` refuses an alpha this large; None if it does not."""
+    alpha = settings.alpha
     if alpha <= LARGE_ALPHA * accuracy:
         return None
     most = f"{LARGE_ALPHA * accuracy:.3f}"
+    looser = "" if settings.loss == DROP.name else ", limit the fall of accuracy (--loss drop)"
     lost = f"{alpha / accuracy:.0%} of the right answers" if alpha < accuracy else "all of them"
     return (
         f"full thinking gets {accuracy:.1%} of the questions right ({basis}), and alpha = "
         f"{alpha:g} of all questions is {lost}, more than {LARGE_ALPHA:.0%}: take an alpha up to "
-        f"{most}, limit the fall of accuracy (--loss drop), or pass --despite large-alpha"
+        f"{most}{looser}, or pass --despite large-alpha"
     )

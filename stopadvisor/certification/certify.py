@@ -265,7 +265,7 @@ def _check_alpha(assessment: FitAssessment, *, allowed: bool) -> None:
     settings, accuracy = assessment.choice.settings, assessment.choice.full_accuracy
     if not settings.limits_accuracy or (allowed and settings.alpha < accuracy):
         return
-    said = large_alpha(settings.alpha, accuracy, "fit questions")
+    said = large_alpha(settings, accuracy, "fit questions")
     if allowed:
         said = (
             f"alpha must be below the full-thinking accuracy ({accuracy:.3f} on fit "

@@ -192,7 +192,7 @@ def _check_alpha(policy: Policy, source: Source, settings: Settings) -> None:
         known, basis = expected.calibration_full_accuracy, "where the policy was calibrated"
     else:
         return
-    if said := large_alpha(settings.alpha, known, basis):
+    if said := large_alpha(settings, known, basis):
         raise CalibrationError(said)
 
 

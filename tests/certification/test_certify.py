@@ -33,7 +33,13 @@ def assessed_on_fit(
     ("loss", "alpha", "allowed", "said"),
     [
         ("lost", 0.1, False, None),
-        ("lost", 0.5, False, "or pass --despite large-alpha"),
+        (
+            "lost",
+            0.5,
+            False,
+            r"up to 0\.160, limit the fall .* \(--loss drop\), or pass --despite large",
+        ),
+        ("drop", 0.5, False, r"up to 0\.160, or pass --despite large-alpha"),
         ("lost", 0.5, True, None),
         ("lost", 0.8, True, "must be below the full-thinking accuracy"),  # exactly
         ("lost", 0.9, True, "always being wrong would meet it"),
