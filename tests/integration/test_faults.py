@@ -29,7 +29,8 @@ from tests.material import write_easiest
 if TYPE_CHECKING:
     from stopadvisor.engines.hf.engine import HfEngine
 
-pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
+pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow, pytest.mark.long]
+# vLLM starts anew in each of them.
 
 N_QUESTIONS = 12
 BEFORE = 3
@@ -89,7 +90,6 @@ def test_a_server_that_dies_and_comes_back_costs_time_alone(
             assert {**row, **dict.fromkeys(FIGURES)} == {**other, **dict.fromkeys(FIGURES)}
 
 
-@pytest.mark.long  # two starts of vLLM
 def test_a_killed_engine_makes_no_reply_wrong_and_a_restart_serves_again(
     vllm_home: Path, policy: Policy, requests: list[Request], local: HfEngine, tmp_path: Path
 ) -> None:
