@@ -264,14 +264,17 @@ def test_each_family_asks_the_selections_of_rungs_that_suit_it(tmp_path: Path) -
     assert asked_by(fit_data(table), *RUNG_FAMILIES) == expected
     assert asked_by(fit_data(table), "rung") == {"rung": {(0,)}}
     # Of a vote that is the reference all samples but the last can be asked before.
-    (tmp_path / "vote").mkdir()
-    ladder = Ladder(MIXED.rungs[:2])
-    lines = [
-        {"id": f"q{k}", "gold": "1", "rungs": [reply(name, "1", 9) for name in NAMES[:4]]}
-        for k in range(20)
-    ]
-    alone = fit_data(run_of(tmp_path / "vote", lines, ladder).part("fit"))
-    assert asked_by(alone, "rung-agreement") == {"rung-agreement": {(1, 2), (0, 1, 2)}}
+    for samples, selections in ((3, {(1, 2), (0, 1, 2)}), (2, {(0, 1)})):
+        folder = tmp_path / f"vote-{samples}"
+        folder.mkdir()
+        ladder = Ladder((MIXED.rungs[0], replace(MIXED.rungs[1], repeat=samples)))
+        names = NAMES[: 1 + samples]
+        lines = [
+            {"id": f"q{k}", "gold": "1", "rungs": [reply(name, "1", 9) for name in names]}
+            for k in range(20)
+        ]
+        alone = fit_data(run_of(folder, lines, ladder).part("fit"))
+        assert asked_by(alone, "rung-agreement") == {"rung-agreement": selections}
 
 
 @pytest.mark.parametrize(
