@@ -302,7 +302,7 @@ def test_the_band_holds_wherever_the_data_put_the_threshold() -> None:
 
 def test_around_the_saving_of_one_threshold_lie_95_in_100_resamples() -> None:
     rng = np.random.default_rng(4)
-    full = rng.lognormal(6, 0.9, 80)
+    full = rng.lognormal(6, 0.3, 80)
     costs = full * rng.random(80)
     low, high = saving_band(costs[:, None], full, rng=np.random.default_rng(0))[:, 0]
     counts = resample_counts(80, 1000, rng=np.random.default_rng(0)).astype(float)
@@ -311,13 +311,24 @@ def test_around_the_saving_of_one_threshold_lie_95_in_100_resamples() -> None:
     assert ((low <= saved) & (saved <= high)).sum() == 950
 
 
-def test_what_cannot_vary_has_no_width() -> None:
+def test_what_cannot_vary_reaches_to_what_the_sample_may_lack() -> None:
     full = np.array([10.0, 20.0, 30.0])
     costs = np.column_stack([full, full / 2, [1.0, 9.0, 2.0]])
     low, high = saving_band(costs, full, rng=np.random.default_rng(0))
-    assert (low[0], high[0]) == pytest.approx((0.0, 0.0))  # full thinking
-    assert (low[1], high[1]) == pytest.approx((50.0, 50.0))  # half of each
+    for k in (0, 1):  # full thinking; half of each
+        assert (low[k], high[k]) == pytest.approx(with_unseen(costs[:, k], full), abs=1e-2)
     assert low[2] < 100 * (1 - 12 / 60) < high[2]
+
+
+def test_the_band_covers_where_the_sample_may_hold_no_question_that_stops() -> None:
+    """2 % stop early, the others pay for probes: none of 20 % of samples stops."""
+    rng, n, repeats = np.random.default_rng(7), 80, 300
+    true, missed = 100 * (1 - (0.02 * 0.1 + 0.98 * 1.02)), 0
+    for _ in range(repeats):
+        costs = np.where(rng.random((n, 1)) < 0.02, 0.1, 1.02)
+        low, high = saving_band(costs, np.ones(n), rng=rng)[:, 0]
+        missed += not low <= true <= high
+    assert missed <= stats.binom.ppf(0.999, repeats, 0.05)
 
 
 def test_no_band_says_that_more_than_everything_is_saved() -> None:
