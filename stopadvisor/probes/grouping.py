@@ -73,5 +73,5 @@ def second_traces(table: ProbeTable, rows: IntArray) -> IntArray | None:
 
 
 def has_groups(table: ProbeTable) -> bool:
-    """Whether any group holds several questions (not just several samples of one)."""
-    return len(set(zip(table.groups, table.keys, strict=True))) > len(set(table.groups))
+    """Whether any group holds several questions, copies among them, not just samples of one."""
+    return len(set(zip(table.groups, table.ids, strict=True))) > len(set(table.groups))

@@ -177,11 +177,13 @@ def test_one_trace_per_group_enters_the_bound_whatever_it_shows() -> None:
     assert (11 - calibration_rows(backwards)[::-1]).tolist() == [0, 3, 4, 8, 10]
 
 
-def test_samples_of_a_question_are_no_group() -> None:
+def test_copies_of_a_question_are_a_group_and_its_samples_are_none() -> None:
     table = drawn(6, 1, "question ")
     assert has_groups(with_groups(table, 3))
     twice = table.take(np.repeat(np.arange(6), 2))
     assert not has_groups(replace(twice, samples=np.tile([1, 0], 6)))
+    # The certificate counts copies once, so it is not about traffic that often repeats one.
+    assert has_groups(replace(twice, ids=tuple(map(str, range(12)))))
 
 
 def test_no_calibration_question_is_refused(choice: Choice) -> None:
