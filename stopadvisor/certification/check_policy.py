@@ -64,7 +64,7 @@ class CheckRequest:
     test_only: bool = False
     """Use the test part only; calibration questions stay closed."""
     policies: int | None = None
-    """Number of policies to check on these questions, which share delta; None keeps the earlier
+    """Number of checks planned on these questions, which share delta; None keeps the earlier
     plan."""
 
 
@@ -83,7 +83,7 @@ class CheckedPolicy(Verification, Shown):
     transfer: Literal["zero-shot"] | None
     """Whether conditions other than the policy's were allowed."""
     check: PolicyCheck
-    """Its number among the policies checked on these questions."""
+    """Its number among the checks on these questions."""
     remarks: tuple[str, ...]
     """What the reader should know."""
     headline: str = ""
@@ -164,9 +164,9 @@ def check_policy(
         )
     if check.number > 1 and check.planned is None:
         remarks.append(
-            f"this is policy number {check.number} to be checked on these questions: each verdict "
-            f"has its own delta, and the probability that any is wrong is up to {check.spent:g} "
-            "on either side (--looks K with the first shares delta)"
+            f"this is check number {check.number} on these questions: each verdict has its own "
+            f"delta, and the probability that any is wrong is up to {check.spent:g} on either side "
+            "(--looks K with the first shares delta)"
         )
     remarks += _not_on_record(certificate.ledger_head, terms.split, source)
     return CheckedPolicy(

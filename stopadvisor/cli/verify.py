@@ -53,10 +53,7 @@ UNDECIDED = 7
     help="Only the test part of RUN: its calibration questions stay closed.",
 )
 @click.option(
-    "--looks",
-    "policies",
-    type=COUNT,
-    help="Policies you plan to check on these questions; they share delta.",
+    "--looks", "policies", type=COUNT, help="Checks you plan on these questions; they share delta."
 )
 @click.option(
     "--gate",
@@ -74,8 +71,9 @@ def command(
     Without POLICY: the policy in use of the run calibrated last under runs/; without RUN: the run
     probed last under runs/.  Questions that fitted or calibrated the policy are left out, and
     their number is printed.  Exit code 4: the probes contradict the certificate.  The best of
-    several policies checked on the same questions may be best by luck: with --looks on the first
-    check they share delta.
+    several policies checked on the same questions may be best by luck, and so may the best of
+    several checks of one policy while questions are added: with --looks on the first check they
+    share delta.
     """
     request = CheckRequest(**params)
     if len(files) > 2:

@@ -284,9 +284,10 @@ class PolicyCheck:
     """One policy checked on a run's questions."""
 
     number: int
-    """Policies checked on any of these questions so far, this one included."""
+    """Checks on any of these questions so far, this one included; a policy counts again when other
+    questions are added."""
     planned: int | None
-    """Number of policies declared beforehand, which share delta; None if none was declared."""
+    """Number of checks declared beforehand, which share delta; None if none was declared."""
     spent: float
     """Probability that any verdict so far is wrong, for each limit separately."""
 
@@ -305,7 +306,7 @@ def record_check(
     Raises
     ------
     CalibrationError
-        Planned policies are used up, or declared too late.
+        Planned checks are used up, or declared too late.
     """
     keys = list(digests_of(questions))
     earlier: list[Mapping[str, Any]] = []
@@ -319,13 +320,13 @@ def record_check(
     planned = first if planned is None else planned
     if planned != first or any(row["planned"] != planned for row in earlier):
         raise CalibrationError(
-            f"policies must be declared with the first one, got --looks {planned} after "
+            f"checks must be declared with the first one, got --looks {planned} after "
             f"{len(earlier)} without that plan"
         )
-    if planned is not None and len({row["policy"] for row in earlier} - {policy}) >= planned:
+    if planned is not None and len(earlier) >= planned:
         raise CalibrationError(
-            f"all {planned} planned policies were checked on these questions; another one needs "
-            "fresh questions"
+            f"all {planned} planned checks on these questions are used up; another one needs fresh "
+            "questions"
         )
     about = {"policy": policy, "questions_sha256": keys}
     row = {**about, "delta": delta, "planned": planned, "time": timestamp()}
@@ -334,7 +335,6 @@ def record_check(
 
 
 def _policy_check(rows: Sequence[Mapping[str, Any]]) -> PolicyCheck:
-    deltas = {row["policy"]: row["delta"] for row in rows}
     planned = rows[-1]["planned"]
-    spent = sum(delta / (planned or 1) for delta in deltas.values())
-    return PolicyCheck(len(deltas), planned, min(spent, 1.0))
+    spent = sum(row["delta"] / (planned or 1) for row in rows)
+    return PolicyCheck(len(rows), planned, min(spent, 1.0))

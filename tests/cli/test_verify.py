@@ -235,13 +235,13 @@ def another(number: int) -> Path:
 def test_policies_on_the_same_questions_are_counted(call: Call) -> None:
     first = call.json(POLICY, FRESH, "--test-only")
     assert first["check"] == {"number": 1, "planned": None, "spent": 0.05}
-    assert not any("policy number" in text for text in first["remarks"])
+    assert not any("check number" in text for text in first["remarks"])
     assert call.json(POLICY, FRESH, "--test-only") == first  # the same again
     for number in (2, 3):
         found = call.json(another(number), FRESH, "--test-only")
         assert (found["check"]["number"], found["delta"]) == (number, 0.05)
         assert found["check"]["spent"] == pytest.approx(0.05 * number)
-        (remark,) = [text for text in found["remarks"] if "policy number" in text]
+        (remark,) = [text for text in found["remarks"] if "check number" in text]
         assert f"up to {0.05 * number:g} on either side" in remark
     assert call.json(POLICY, FRESH, "--test-only") == first
     assert "declared with the first one" in call.refused(
@@ -257,8 +257,8 @@ def test_planned_policies_share_delta(call: Call) -> None:
     second = call.json(another(2), FRESH, "--test-only")  # the plan holds unasked
     assert (second["delta"], second["check"]["number"]) == (0.025, 2)
     assert second["check"]["spent"] == pytest.approx(0.05)
-    assert not any("policy number" in text for text in second["remarks"])
-    assert "all 2 planned policies were checked" in call.refused(another(3), FRESH, "--test-only")
+    assert not any("check number" in text for text in second["remarks"])
+    assert "all 2 planned checks" in call.refused(another(3), FRESH, "--test-only")
 
 
 # --- Archives -------------------------------------------------------------------------------------

@@ -247,9 +247,8 @@ def test_policies_checked_on_the_same_questions_share_no_luck(tmp_path: Path) ->
     assert check("p") == (1, 0.05)
     assert check("q", "bc") == (2, 0.1)
     assert check("r", "d") == check("p") == (1, 0.05)  # of other questions; the same again
-    assert check("p", "b") == (2, 0.1)  # no other policy
     assert check("s", delta=0.95) == (3, 1.0)  # a probability
-    assert len(read_log(tmp_path).checks) == 5
+    assert len(read_log(tmp_path).checks) == 4
     with pytest.raises(CalibrationError, match="declared with the first one, got --looks 9"):
         record_check(tmp_path, "t", "ab", delta=0.05, planned=9)
 
@@ -266,15 +265,34 @@ def test_planned_policies_share_delta_and_run_out(tmp_path: Path) -> None:
     with pytest.raises(CalibrationError, match="declared with the first one, got --looks 3"):
         check("q", planned=3)
     assert check("q") == (2, 0.06)  # the plan holds unasked
-    assert check("q", "b") == (2, 0.06)
-    with pytest.raises(CalibrationError, match="all 2 planned policies were checked"):
-        check("r")
+    for policy, questions in (("r", "ab"), ("q", "b")):
+        with pytest.raises(CalibrationError, match="all 2 planned checks on these questions are"):
+            check(policy, questions)
     record_check(tmp_path, "r", "c", delta=0.06, planned=None)
     for questions in ("bc", "cb"):  # sets under different plans do not mix
         with pytest.raises(CalibrationError, match="declared with the first one"):
             record_check(tmp_path, "s", questions, delta=0.06, planned=None)
     with pytest.raises(CalibrationError, match="declared with the first one"):
         check("s", "bc", planned=2)
+
+
+def test_a_policy_checked_again_as_questions_are_added_may_be_confirmed_by_luck(
+    tmp_path: Path,
+) -> None:
+    def check(folder: str, questions: str, planned: int | None = None) -> tuple[int, float]:
+        path = tmp_path / folder
+        path.mkdir(exist_ok=True)
+        found = record_check(path, "p", questions, delta=0.06, planned=planned)
+        return found.number, found.spent
+
+    found = [check("unplanned", questions) for questions in ("a", "ab", "abc")]
+    assert found == [(1, 0.06), (2, 0.12), (3, 0.18)]
+    assert check("unplanned", "ab") == (2, 0.12)  # the same again
+    assert check("planned", "a", 2) == (1, 0.03)
+    assert check("planned", "ab") == (2, 0.06)
+    with pytest.raises(CalibrationError, match="all 2 planned checks"):
+        check("planned", "abc")
+    assert check("planned", "d") == (1, 0.06)  # other questions
 
 
 @pytest.mark.parametrize("planned", [None, 2])
