@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stopadvisor.assessment.choice import Choice, Settings, choose
+from stopadvisor.assessment.rated import RulesOnFit
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.ground.errors import CalibrationError, NothingToChoose, StudyError
@@ -83,9 +84,12 @@ def _of_run(shown: View, settings: Settings, n_splits: int) -> Iterator[Row | st
         split = draw_split(np.arange(n), n_fit, n_calibration, number)
         held_out[number, split.held_out] = True
         fit = table.take(split.fit).as_fit()
+        others = table.take(np.setdiff1d(np.arange(n), split.fit)).observations
         for name, families in wanted.items():
+            named = replace(settings, families=families)
             try:
-                choice = choose(fit, n_calibration, replace(settings, families=families))
+                # As in `assess`, no rule may probe where another part's question was not probed.
+                choice = choose(RulesOnFit.measure(fit, named, others), n_calibration, named)
                 outcomes[name].append(certified(choice, table, split.calibration))
             except CalibrationError as error:
                 if name == OURS and not isinstance(error, NothingToChoose):

@@ -10,8 +10,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import binom
 
+from stopadvisor.assessment.rated import RulesOnFit
 from stopadvisor.ground.errors import NothingToChoose, StudyError
-from stopadvisor.probes.outcomes import FitQuestions, OpenQuestions
+from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.studies.rivals import OURS, Trial, draw_split
 from stopadvisor.studies.tables import StudyOptions, views_of
 from tests.studies.material import Sums, row_of, rows_of, studied, study
@@ -87,10 +88,13 @@ def test_an_interval_resamples_questions_and_cut_traces_stand_apart() -> None:
 def test_the_first_question_of_each_group_enters(
     sums: Sums, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source, chosen_from = sums(500), set[str]()
+    source, chosen_from, entering = sums(500), set[str](), set[str]()
 
-    def nothing(fit: FitQuestions, *_: object) -> None:
-        chosen_from.update(fit.ids)
+    def nothing(rules: RulesOnFit, *_: object) -> None:
+        chosen_from.update(rules.fit.table.ids)
+        assert rules.fit.others is not None  # no rule may probe where these were not probed
+        entering.update(rules.fit.table.ids, rules.fit.others.ids)
+        assert len(rules.fit.table.ids) + len(rules.fit.others.ids) == len(entering)
         raise NothingToChoose("nothing helps")
 
     monkeypatch.setattr("stopadvisor.studies.rivals.choose", nothing)
@@ -101,7 +105,7 @@ def test_the_first_question_of_each_group_enters(
     said = f"run: one question of each group, {len(firsts)} of {shown.table.n_questions}"
     assert said in found.remarks
     assert len(firsts) / 3 < len(chosen_from) < len(firsts)
-    assert chosen_from < set(firsts.values())
+    assert chosen_from < entering == set(firsts.values())
     assert "run: fixed budget: nothing helps" in found.remarks
 
 
