@@ -12,7 +12,7 @@ from typing import Any, TextIO
 import click
 
 from stopadvisor.answers.grading import Grader
-from stopadvisor.answers.normal_form import normalize
+from stopadvisor.answers.normal_form import check_gold
 from stopadvisor.assessment.settings import asked_alpha
 from stopadvisor.certification.certify import CertifyRequest, start_labelling
 from stopadvisor.certification.labelling import LabelledRun, LabelRun
@@ -108,7 +108,8 @@ def command(
     with progress_on(sys.stderr, quiet=quiet) as progress:
         begun = begin(path, request, progress)
     if sheet is not None:
-        begun.file.add(read_sheet(sheet, begun.directory), labeller)
+        tasks = {name: record.task for name, record in begun.records.items()}
+        begun.file.add(read_sheet(sheet, begun.directory, tasks), labeller)
     elif export is None:
         typed = partial(click.prompt, "right answer", default="", show_default=False, err=True)
         ask(begun, labeller, sys.stderr, click.getchar, typed)
@@ -171,7 +172,9 @@ def ask(
                 continue
             if pressed == "n":
                 gold = line().strip()
-                if not normalize(record.task, gold):
+                try:
+                    check_gold(record.task, gold)
+                except ValueError:
                     screen.text(f"That is not an answer of kind {record.task}: press a key.")
                     continue
             elif pressed != "c":

@@ -24,6 +24,7 @@ from stopadvisor.runs.storage import (
 )
 from stopadvisor.workload.lines import read_rows, refuse, text_field
 from stopadvisor.workload.logged import read_table
+from stopadvisor.workload.questions import require_usable_gold
 
 __all__ = ["LABELS", "LabelFile", "LabelSheet", "read_sheet", "write_sheet"]
 
@@ -157,15 +158,18 @@ def write_sheet(path: Path, sheets: Sequence[LabelSheet], run: RunDirectory) -> 
     replace_file(path, encode(out.getvalue()))
 
 
-def read_sheet(path: Path, run: RunDirectory) -> dict[str, str | None]:
+def read_sheet(
+    path: Path, run: RunDirectory, tasks: Mapping[str, str] | None = None
+) -> dict[str, str | None]:
     """Read the gold of a filled-in sheet by question id, without questions whose gold is empty.
 
-    Where the labeller could not tell, `gold` is null in JSONL and ``null`` in CSV.
+    Where the labeller could not tell, `gold` is null in JSONL and ``null`` in CSV.  `tasks` are
+    those of the run's questions: gold that no answer could equal would hide a lost one.
 
     Raises
     ------
     WorkloadError
-        The file cannot be read, or a field is missing or malformed.
+        The file cannot be read, or a field is missing, malformed or no answer of its task.
     ProbeError
         The labels belong to another run, or a question is labelled twice.
     OutputError
@@ -193,6 +197,8 @@ def read_sheet(path: Path, run: RunDirectory) -> dict[str, str | None]:
         if name is None:
             refuse(where, "id", "a value in every row", None)
         gold = None if gold is None else gold.strip()
+        if gold is not None and tasks and name in tasks:
+            require_usable_gold(tasks[name], gold, where)
         line = lines.setdefault(name, where.rpartition(":")[2])
         if golds.setdefault(name, gold) != gold:
             raise ProbeError(

@@ -191,6 +191,19 @@ def test_a_number_is_gold_too(run: RunDirectory, tmp_path: Path) -> None:
     assert read_sheet(path, run) == {"q1": "7", "q2": "-0.50"}
 
 
+@pytest.mark.parametrize(("task", "gold"), [("numeric", "?"), ("choice", "n/a")])
+def test_gold_that_no_answer_could_equal_is_refused(
+    run: RunDirectory, tmp_path: Path, task: str, gold: str
+) -> None:
+    """It would make both answers wrong, and a wrong answer of full thinking cannot be lost."""
+    path = tmp_path / "sheet.csv"
+    path.write_text(f"id,gold\nq1,null\nq2,{gold}\n")
+    with pytest.raises(WorkloadError, match=rf"{path}:3: field 'gold': expected an? "):
+        read_sheet(path, run, {"q1": task, "q2": task})
+    path.write_text("id,gold\nq1,null\nq2,7\n")
+    assert read_sheet(path, run, {"q1": "numeric"}) == {"q1": None, "q2": "7"}
+
+
 def test_other_formats_are_refused(run: RunDirectory, tmp_path: Path) -> None:
     with pytest.raises(OutputError, match=r"expected a name ending in \.jsonl or \.csv"):
         write_sheet(tmp_path / "sheet.xlsx", SHEETS, run)
