@@ -37,7 +37,10 @@ class Goldens:
         )
 
     def check_figures(self, path: Path, document: Any) -> None:
-        """Compare a document with the file: words exactly, figures to a millionth.
+        """Compare a document with the file: words exactly, figures to five digits.
+
+        A learned rule's weights are where its optimizer stops, and processors round differently on
+        the way: between two of them a saving moved by 1.5 millionths.
 
         For a long list of figures the file has their number, their sum, and the sum weighted by
         place.
@@ -70,6 +73,6 @@ def _assert_close(found: Any, expected: Any, where: str) -> None:
         for number, pair in enumerate(zip(found, expected, strict=True)):
             _assert_close(*pair, f"{where}[{number}]")
     elif isinstance(expected, float):
-        assert found == pytest.approx(expected, rel=1e-6, abs=1e-9), where
+        assert found == pytest.approx(expected, rel=1e-5, abs=1e-9), where
     else:
         assert found == expected, where

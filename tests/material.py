@@ -165,14 +165,15 @@ def archive_arrays(n: int = 200, m: int = 6, *, seed: int = 0) -> dict[str, Any]
     solved_at = rng.choice([0, 1, 2, 3, 99], size=n, p=[0.4, 0.2, 0.15, 0.1, 0.15])
     correct = (np.arange(m) >= solved_at[:, None]) ^ (rng.random((n, m)) < 0.04)
     level = 1.6 * correct + 0.15 * np.arange(m) + rng.normal(0, 0.5, (n, m))
-    logprob = -np.log1p(np.exp(-level))
+    # Rounded, it is the same on every processor: last digits of exp and log1p differ.
+    logprob = np.round(-np.log1p(np.exp(-level)), 9)
     answers = np.where(correct, "7", rng.integers(10, 13, (n, m)).astype(str))
     return {
         "budgets": budgets,
         "correct": correct.astype(np.int64),
         "think_lens": rng.integers(40, 64 * m + 200, n),
         "conf_lp": logprob,
-        "conf_ent": -1.4 * logprob,
+        "conf_ent": np.round(-1.4 * logprob, 9),
         "mkr": rng.random((n, m)) * 0.1,
         "ans": answers,
         "gold": np.full(n, "7"),
