@@ -26,7 +26,7 @@ from stopadvisor.certification.calibration import (
     labels_to_name,
     without_figures,
 )
-from stopadvisor.certification.export import policy_terms
+from stopadvisor.certification.export import check_policy_terms, policy_terms
 from stopadvisor.certification.labelling import LabelCounts, Labelling, LabelRun, at_worst
 from stopadvisor.certification.looks import (
     PlannedLook,
@@ -315,6 +315,7 @@ def _settled(source: Source, request: CertifyRequest) -> _Plan:
     if partial:
         assessment = replace(assessment, choice=replace(assessment.choice, settings=settings))
     check_questions(assessment.choice, table)
+    check_policy_terms(view, settings)
     return _Plan(assessment, look, partial, labels)
 
 

@@ -26,7 +26,7 @@ from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.policy.claims import CertificateTerms, GraderTerms, GuaranteeTerms
 from stopadvisor.policy.evidence import ExpectedTerms, ProfileShare, ServedTerms, SplitTerms
 from stopadvisor.policy.file import NO_DIGEST, POLICY_SCHEMA
-from stopadvisor.policy.frozen import MIXED_TASKS, policy_source
+from stopadvisor.policy.frozen import MIXED_TASKS, build_policy, policy_source
 from stopadvisor.policy.terms import (
     LADDER_TRIGGER,
     DrawnTerms,
@@ -78,7 +78,9 @@ _FIGURES = (
 """Expected figures, measured on calibration questions and on test questions."""
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "torch", "transformers")
 
-__all__ = ["differs_limit", "expectation", "policy_terms", "served_features"]
+__all__ = [
+    "check_policy_terms", "differs_limit", "expectation", "policy_terms", "served_features",
+]  # fmt: skip
 
 
 def expectation(
@@ -177,37 +179,12 @@ def policy_terms(
     `full_accuracy` and `profile` describe the questions that the rule was chosen on.  Without a
     look there is no rule, and the policy is as old as the run; an archive's as of now.
     """
-    table, tasks = source.table, set(source.table.tasks)
-    ids = {}  # keys of questions and of their groups, as `verify` leaves out both
-    for i, name in enumerate(PARTS):
-        part = table.take(source.parts == i)
-        ids[name] = tuple(sorted({*part.keys, *part.group_ids}))
-    began = timestamp() if source.manifest is None else source.manifest["created"]
-    terms = PolicyTerms(
-        schema=POLICY_SCHEMA,
-        digest=NO_DIGEST,
-        kind="full-budget",
-        **_NO_RULE,
-        on_stop=table.on_stop,
-        ladder=None if source.ladder is None else _ladder(source),
-        markers=MarkerTerms(MARKERS, RULE),
-        task=tasks.pop() if len(tasks) == 1 else MIXED_TASKS,
-        normalizer=NORMALIZER,
-        grader=_grading(source).get("grader", GRADER),
-        entropy_source=table.entropy_source,
-        **_bound_to(source),
-        serving=settings.serving,
-        # The time of the look or run: the same calibration gives the same digest.
-        created=began if look is None else look.created,
-        versions={"stopadvisor": __version__, **versions_of(*_PACKAGES)},
-        workload_sha256=source.workload_sha256,
-        profile={
-            name: ProfileShare(each.count, each.share, each.ci95)
-            for name, each in profile.shares.items()
-        },
-        split=SplitTerms(source.seed, source.fractions, **ids),
-        golden=(),
-    )
+    shares = {
+        name: ProfileShare(each.count, each.share, each.ci95)
+        for name, each in profile.shares.items()
+    }
+    # The time of the look or run: the same calibration gives the same digest.
+    terms = _never_stopping(source, settings, shares, None if look is None else look.created)
     rule = calibration.rule
     if rule is None:
         return terms
@@ -232,6 +209,43 @@ def policy_terms(
         calibration_features=tuple(map(tuple, stored[spaced].tolist())),
         served=served_features(rule, calibration.first),
     )
+
+
+def _never_stopping(
+    source: Source, settings: Settings, shares: Mapping[str, ProfileShare], created: str | None
+) -> PolicyTerms:
+    table, tasks = source.table, set(source.table.tasks)
+    ids = {}  # keys of questions and of their groups, as `verify` leaves out both
+    for i, name in enumerate(PARTS):
+        part = table.take(source.parts == i)
+        ids[name] = tuple(sorted({*part.keys, *part.group_ids}))
+    began = timestamp() if source.manifest is None else source.manifest["created"]
+    return PolicyTerms(
+        schema=POLICY_SCHEMA,
+        digest=NO_DIGEST,
+        kind="full-budget",
+        **_NO_RULE,
+        on_stop=table.on_stop,
+        ladder=None if source.ladder is None else _ladder(source),
+        markers=MarkerTerms(MARKERS, RULE),
+        task=tasks.pop() if len(tasks) == 1 else MIXED_TASKS,
+        normalizer=NORMALIZER,
+        grader=_grading(source).get("grader", GRADER),
+        entropy_source=table.entropy_source,
+        **_bound_to(source),
+        serving=settings.serving,
+        created=created or began,
+        versions={"stopadvisor": __version__, **versions_of(*_PACKAGES)},
+        workload_sha256=source.workload_sha256,
+        profile=shares,
+        split=SplitTerms(source.seed, source.fractions, **ids),
+        golden=(),
+    )
+
+
+def check_policy_terms(source: Source, settings: Settings) -> None:
+    """Refuse a run with values that no policy can hold, before a look is spent."""
+    build_policy(_never_stopping(source, settings, {}, None))
 
 
 _NO_RULE: dict[str, Any] = {

@@ -292,6 +292,20 @@ def test_a_rule_that_cannot_be_tested_costs_no_look(call: Call) -> None:
     assert looks_of(RUN) == []
 
 
+def test_a_run_that_no_policy_can_describe_costs_no_look(call: Call) -> None:
+    call.json(RUN, *FAST, "--out", "source.joblib")
+    run = RunDirectory.load(make_run(Path("runs/target"), 600))
+    run.rewrite(run.records()[300:])  # other questions than the policy's
+    file = run.path / "manifest.json"
+    manifest = json.loads(file.read_bytes())
+    manifest["plan"]["max_think"] = 2**24 + 1
+    file.write_text(json.dumps(manifest), encoding="utf-8")
+    for words in (FAST, (*CERTIFY, "--from", "source.joblib")):
+        said = call.refused(run.path, *words)
+        assert "field 'max_think': expected an integer from 1 to 16777216" in said
+        assert looks_of(run.path) == []
+
+
 # --- Blindness ------------------------------------------------------------------------------------
 
 
