@@ -20,6 +20,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 from stopadvisor.answers.grading import Grades
 from stopadvisor.answers.normal_form import NORMALIZER, TASKS, guess_task, normalize
 from stopadvisor.ground.errors import WorkloadError
+from stopadvisor.ground.fields import MOST_TOKENS
 from stopadvisor.probes.records import Checkpoint, Graded, ProbeRecord
 from stopadvisor.runs.verdicts import grade_records
 from stopadvisor.workload.lines import messages_field, read_rows, refuse, text_field
@@ -170,8 +171,9 @@ class RecordedObject:
         value = self.fields.get(name)
         if value is None and default is not None:
             return default
-        if type(value) is not int or value < 0:  # `type`, because a bool is an int
-            self.refuse(name, "a whole number >= 0", value)
+        # `type`, because a bool is an int
+        if type(value) is not int or not 0 <= value <= MOST_TOKENS:
+            self.refuse(name, f"a whole number from 0 to {MOST_TOKENS}", value)
         return int(value)
 
     def number(self, name: str, expected: str, low: float, high: float) -> float | None:
@@ -179,7 +181,8 @@ class RecordedObject:
         value = self.fields.get(name)
         if value is None:
             return None
-        number = float(value) if type(value) is int or isinstance(value, Decimal) else math.nan
+        is_number = type(value) is int or isinstance(value, Decimal)
+        number = float(Decimal(value)) if is_number else math.nan  # a huge int becomes infinite
         if not (math.isfinite(number) and low <= number <= high):
             self.refuse(name, expected, value)
         return number

@@ -251,7 +251,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "label": ({"natural_correct": 1}, r"'natural_correct': expected true or false, got 1"),
     "task": ({"task": "poem"}, r"'task': expected one of"),
     "gold": ({"gold": "seven"}, r"'gold': expected a number"),
-    "sample": ({"sample": -1}, r"'sample': expected a whole number >= 0, got -1"),
+    "sample": ({"sample": -1}, r"'sample': expected a whole number from 0 to 16777216, got -1"),
+    "more tokens than a trace can have": (
+        {"natural_answer_tokens": 10**30},
+        r"'natural_answer_tokens': expected a whole number from 0 to 16777216, got 10+",
+    ),
     "no checkpoints": ({"checkpoints": {}}, r"'checkpoints': expected a list"),
     "a checkpoint": ({"checkpoints": [3]}, r"'checkpoints\[0\]': expected an object, got 3"),
     "budget": (
@@ -270,6 +274,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "more than rounding": (
         {"checkpoints": [probe(1, mean_logprob=1e-5)]},
         r"'checkpoints\[0\].mean_logprob': expected a number <= 0",
+    ),
+    "no float": (
+        {"checkpoints": [probe(1, mean_entropy=10**400)]},
+        r"'checkpoints\[0\].mean_entropy': expected a number >= 0, got 10+",
     ),
     "nan": (
         {"checkpoints": [probe(1, mean_entropy=float("nan"))]},
