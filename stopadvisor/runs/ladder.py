@@ -121,7 +121,7 @@ def read_ladder(path: Path) -> Ladder:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise WorkloadError(f"{path}: expected a readable ladder.toml, got: {error}") from error
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also numbers of thousands of digits
         raise WorkloadError(f"{path}: expected TOML, got: {error}") from error
     return ladder_of(content, str(path))
 

@@ -181,9 +181,9 @@ def model_as_given(folder: Path, model: str) -> str:
     """A local model's folder as `assess` was given it; the manifest holds only its name."""
     try:
         options = tomllib.loads((folder / "stopadvisor.toml").read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # not assessed yet, or the file was edited
-        return model
-    given = options.get("assess", {}).get("model")
+        given = options["assess"]["model"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return model  # not assessed yet, or the file was edited
     return given if isinstance(given, str) and Path(given).name == model else model
 
 

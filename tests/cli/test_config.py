@@ -65,7 +65,13 @@ def test_a_value_of_the_file_reaches_the_command(call: Call) -> None:
         ("[assess]\nalpha = 'x'", "Invalid value for '--alpha': expected a number such as 0.05"),
         ("[assess]\nlimit = 0", "Invalid value for '--limit': 0 is not in the range x>=1"),
         ("[assess", "stopadvisor.toml: expected TOML: Expected ']'"),
+        (
+            "seed = " + "9" * 5000,
+            "stopadvisor.toml: expected TOML: Exceeds the limit (4300 digits)",
+        ),
+        ("seed = " + "[" * 3000, "stopadvisor.toml: expected TOML: maximum recursion depth"),
     ],
+    ids=lambda value: value[:40],
 )
 def test_what_the_file_cannot_say_is_refused(call: Call, content: str, message: str) -> None:
     CONFIG.write_text(content)

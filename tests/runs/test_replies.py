@@ -90,7 +90,10 @@ def run_of(path: Path, lines: list[dict[str, Any]], ladder: Ladder, *, fit: floa
             '[[rung]]\nname = "a"\nprice = [1, 1, 1]\nengine = "hf"\nmodel = "m"\nbase_url = "u"',
             "rung[0].base_url': expected nothing with engine 'hf'",
         ),
+        ("a = " + "9" * 5000, "expected TOML, got: Exceeds the limit (4300 digits)"),
+        ("a = " + "[" * 3000, "expected TOML, got: maximum recursion depth exceeded"),
     ],
+    ids=lambda value: value[:40],
 )
 def test_a_ladder_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "ladder.toml"

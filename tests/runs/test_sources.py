@@ -215,7 +215,10 @@ def test_a_results_folder_that_cannot_be_made_is_an_output_error(tmp_path: Path)
         ('[assess]\nmodel = "models/another"\n', "scripted"),
         ("[assess]\nmodel = 3\n", "scripted"),
         ("[assess", "scripted"),
+        ("assess = 5", "scripted"),
+        ("a = " + "[" * 3000, "scripted"),
     ],
+    ids=["none", "its folder", "another", "a number", "broken", "no table", "nested"],
 )
 def test_a_server_loads_the_folder_that_was_assessed(
     tmp_path: Path, written: str | None, served: str

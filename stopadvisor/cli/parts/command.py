@@ -205,7 +205,7 @@ def _defaults_from(path: Path, ctx: click.Context) -> dict[str, Any]:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise click.UsageError(f"cannot read {path}: {error.strerror}") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also numbers of thousands of digits
         raise click.UsageError(f"{path}: expected TOML: {error}") from error
     name, ours, group = ctx.info_name or "", _options(ctx.command), ctx.parent
     tables = {key: value for key, value in content.items() if isinstance(value, dict)}
