@@ -94,12 +94,13 @@ class Verification:
     upper: float
     """One-sided upper confidence limit of the risk."""
     expected_risk: float
-    """Risk that calibration measured."""
+    """Risk that calibration measured; if replies that differ stand for lost ones, the upper limit
+    of their share."""
     power_to_confirm: float
     """Probability of a confirmation at that risk."""
     detectable_risk: float | None
-    """Risk that would be contradicted four times in five; null for a drop, for two traces, or if
-    there are too few questions for any."""
+    """Risk that would be contradicted four times in five; null for a drop, for two traces, if
+    replies that differ stand for lost ones, or if there are too few questions for any."""
     graded_by: GradedBy
     """How answers are graded.  By `agreement`, if gold is missing, an answer is right if it equals
     full thinking's: then accuracies are shares that agree, and risks shares that differ."""
@@ -319,7 +320,10 @@ def verify(
     first = np.arange(n)
     traces = fresh.traces if loss.is_binary else 1
     values = lost[: n * traces].reshape(traces, n)
-    evidence = of_values(loss, values, delta, certificate.first, certificate.risk)
+    limit, expected = certificate.first, certificate.risk
+    if loss is not promise:  # no count of calibration is of them
+        limit, expected = replace(limit, both=None), certificate.differs_upper or max(expected, 0.0)
+    evidence = of_values(loss, values, delta, limit, expected)
     limits = limit_verdicts(certificate, probed, stops, delta, fresh.traces)
     verdict = evidence.verdict
     if limits:
@@ -342,9 +346,9 @@ def verify(
         risk=(losses - (gained or 0)) / values.size,
         lower=evidence.lower,
         upper=evidence.upper,
-        expected_risk=certificate.risk,
+        expected_risk=expected,
         power_to_confirm=evidence.power_to_confirm,
-        detectable_risk=evidence.detectable_risk,
+        detectable_risk=evidence.detectable_risk if loss is promise else None,
         graded_by=probed.graded_by,
         accuracy=outcome.accuracy,
         full_accuracy=outcome.full_accuracy,

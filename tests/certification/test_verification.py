@@ -234,6 +234,27 @@ def test_a_drop_expects_what_calibration_lost_and_gained(policy: dict[str, Any])
     assert found.expected_risk == (certificate["losses"] - 1) / certificate["n"]
 
 
+@pytest.mark.parametrize("traces", [1, 2])
+def test_differing_replies_are_expected_as_often_as_calibration_does_not_exclude(
+    policy: dict[str, Any], traces: int
+) -> None:
+    """Not as often as it lost replies: a rise of accuracy is a risk below 0."""
+    certificate = policy["certificate"]
+    certificate |= {"loss": "drop", "gained": certificate["losses"] + 9, "differs_upper": 0.3}
+    table = fresh_table(80, 14)
+    if traces == 2:
+        names = table.ids[:40] * 2
+        table = replace(table, ids=names, keys=names, groups=names)
+        table = replace(table, samples=np.repeat([0, 1], 40))
+    found = check(policy | {"certificate": certificate}, without_gold(table))
+    assert (found.loss, found.expected_risk, found.detectable_risk) == ("differs", 0.3, None)
+    n, alpha = 80 // traces, certificate["alpha"]
+    power = stats.binom.cdf(max_losses(n, alpha, 0.05), n, 0.3)
+    if traces == 2:
+        power = drop_power(n, 2 * alpha - 1, 0.05, 0.3, 0.7)
+    assert found.power_to_confirm == pytest.approx(power)
+
+
 def test_visible_answers_are_verified_by_visible_answers(policy: dict[str, Any]) -> None:
     table = fresh_table(10, 15)
     assert table.on_stop == "probe"

@@ -73,7 +73,8 @@ def _facts(checked: CheckedPolicy, *, verbose: bool) -> tuple[Fact, ...]:
         facts += [
             (
                 "limits",
-                f"lost are at least {share(checked.lower)} and at most {share(checked.upper)}, "
+                f"{'different' if checked.loss == 'differs' else 'lost'} are at least "
+                f"{share(checked.lower)} and at most {share(checked.upper)}, "
                 f"each limit one-sided at {share(1 - checked.delta)}",
             ),
             ("power", _power(checked)),
@@ -115,12 +116,12 @@ def _power(checked: CheckedPolicy) -> str:
     text = (
         f"{checked.n} questions confirm with a probability of "
         f"{probability_words(checked.power_to_confirm)} if {share(checked.expected_risk)} are "
-        "lost, as in calibration"
+        f"{'different' if checked.loss == 'differs' else 'lost'}, as in calibration"
     )
     if checked.detectable_risk is not None:
         return f"{text}; they contradict four times in five if {share(checked.detectable_risk)} are"
-    if checked.gained is not None or checked.traces is not None:
-        return text  # that risk is not computed for a drop, nor for two traces
+    if checked.gained is not None or checked.traces is not None or checked.loss == "differs":
+        return text  # none is computed for a drop, two traces, or replies that stand for lost ones
     return f"{text}; they are too few to contradict anything"
 
 
