@@ -232,7 +232,7 @@ def drop_limit(lost: int, gained: int, n: int, delta: float) -> float:
     if not drop_passes(lost, gained, n, high, delta):
         return 1.0
     while high - low > 1e-4:
-        middle = (low + high) / 2
+        middle = (low + high) / 2 or -1e-12  # the test cannot take 0; a smaller limit is stricter
         passes = drop_passes(lost, gained, n, middle, delta, quick=True)
         low, high = (low, middle) if passes else (middle, high)
     while not drop_passes(lost, gained, n, high, delta):

@@ -248,6 +248,15 @@ def test_the_limit_is_where_the_test_begins_to_pass(n: int, data: st.DataObject)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("lost", "gained", "n"), [(0, 99, 100), (0, 198, 200), (1, 199, 200)])
+def test_a_search_for_the_limit_steps_over_0(lost: int, gained: int, n: int) -> None:
+    """Between -.99 and .99, where it begins, lies 0, which the test refuses."""
+    limit = drop_limit(lost, gained, n, 0.05)
+    assert drop_passes(lost, gained, n, limit, 0.05)
+    assert not drop_passes(lost, gained, n, limit - 5e-4, 0.05)
+    assert (lost - gained) / n < limit < -0.9
+
+
 def test_a_quick_no_is_a_no() -> None:
     for gained in (0, 3, 17):
         quick = [drop_passes(k, gained, 120, 0.05, 0.05, quick=True) for k in range(40)]
