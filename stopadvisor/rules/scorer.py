@@ -123,8 +123,7 @@ def _at_markers(trigger: MarkerTrigger, table: Table) -> Table:
     """The table at each question's own markers."""
     if table.marker_positions is None:
         raise ProbeError(
-            "a marker schedule needs probes at markers, and these traces were not searched "
-            "for any: probe with --schedule marker"
+            "a marker schedule needs probes at markers, and these traces were not searched for any"
         )
     markers, stop_at = table.marker_positions, trigger.stop_at
     keep = np.zeros(markers.shape, dtype=bool)

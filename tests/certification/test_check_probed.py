@@ -51,7 +51,7 @@ def test_where_probes_are_missing_a_command_makes_them(source: Source) -> None:
     bare = replace(source, table=replace(source.table, marker_positions=None))
     seldom = MarkerTrigger(((5, 6),), 64, 9)
     for policy, run, said in (
-        (elsewhere(seldom), bare, "apart: .*not searched for any: .*: `stopadvisor probe "),
+        (elsewhere(seldom), bare, "apart: .*not searched for any: `stopadvisor probe .* --like p"),
         (elsewhere(seldom), source, "was probed at other markers: `"),
         (elsewhere(stride(3, 9)), source, "at 3, 6, 9 thinking tokens: question .* at 3 thinking"),
         (fixed(late), source, f"probes at {late}: question .* at {late} thinking"),

@@ -175,6 +175,8 @@ def test_before_servers_it_is_a_gateway(policy: Path, begun: list[GatewaySetting
     assert settings.audit is None
     assert main([*words, "--audit", "0.5"]) == 0
     assert begun[1].audit is not None
+    # Where the page of serving asks for metrics, and deployments expect it.
+    assert (begun[1].host, begun[1].port) == ("127.0.0.1", 8080)
     assert begun[1] == replace(
         GatewaySettings(policy, upstreams=("http://a/v1", "http://b/v1")), audit=begun[1].audit
     )
