@@ -106,6 +106,17 @@ def _no_gpu_to_price() -> Generator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _no_waiting_for_the_disk() -> Generator[None]:
+    """Leave written files to the kernel: no test's files have to outlive a power cut.
+
+    Tests of durability put a function of their own in this place.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _certificates_read_once() -> Generator[None]:
     """Read certificates once for all HTTP clients: it takes them longest, and no test uses TLS."""
     import httpx2

@@ -45,7 +45,7 @@ def test_what_is_not_installed(in_ci: str, end: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *words, "-p", "tests.conftest", tmp_path],
         cwd=ROOT,
-        env={**os.environ, "CI": in_ci},
+        env={**os.environ, "CI": in_ci, "PYTEST_ADDOPTS": ""},
         capture_output=True,
         text=True,
     )
