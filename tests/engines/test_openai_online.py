@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -115,6 +116,22 @@ def test_what_is_sent_is_prompt_and_thinking_as_they_stood(on_stop: str) -> None
     assert prompts == [[*prompt, *after] for after in sent]
     assert tokens[:4] == [CLOSER, 16, 4, 16]
     assert reply.prompt_tokens == len(prompt)
+
+
+def test_every_part_is_drawn_with_the_seed_of_its_place() -> None:
+    """Parts with one seed would be drawn with the same random numbers."""
+    sampling = {"greedy": False, "temperature": 0.7, "seed": 5}
+    with fake_server() as server:
+        policy = policy_at(server, on_stop="answer", sampling=sampling)
+        one(server, policy=policy)
+        drawn = [body for body in server.asked if "seed" in body]
+    prompt = len(drawn[0]["prompt"])
+    places = [len(body["prompt"]) - prompt for body in drawn]
+    assert places == [0, CLOSER, 4 + CLOSER]
+    key = make_requests(["3+4"], policy)[0].prompt.key
+    names = [f"5:{key}:0:{place}".encode() for place in places]
+    seeds = [int.from_bytes(hashlib.sha256(name).digest()[:4], "big") >> 1 for name in names]
+    assert [body["seed"] for body in drawn] == seeds
 
 
 def test_a_trace_that_ends_at_once_is_not_probed() -> None:

@@ -98,6 +98,9 @@ EQUIVALENT: dict[str, str] = {
     "engines/hf/cache : _ALIGN = 64 ->": "more room holds the same",
     "engines/hf/cache : _CHUNK = 512 ->": "larger pieces give the same cache",
     "engines/hf/engine : _ASSUMED_PROMPT = 512 ->": "one token more is fine",
+    "engines/hf/local_model LocalModel.pad_id: self.chat.tokenizer.pad_token_id or 0 ->": (
+        "what pads is masked"
+    ),
     "engines/hf/local_model : _SMALLEST_SPLIT = 8 ->": "one row more is fine",
     "engines/hf/local_model : {'cuda': 0.85": "a tenth more of the memory is fine",
     "engines/hf/sampler Sampler.draw: dim=-1 -> dim=+1": "the last of two axes is the second",
