@@ -92,7 +92,8 @@ def command(
     raw.npz archive is assessed as it is.  Without --alpha a table shows what promises of 1 to 15 %
     would buy.  The advice is provisional: `calibrate` decides.
     """
-    given = {f.name for f in (*fields(ProbeSettings), *fields(EngineSettings)) if is_given(f.name)}
+    probing_names = {f.name for f in (*fields(ProbeSettings), *fields(EngineSettings))}
+    given = {name for name in probing_names if is_given(name)}
     is_paper = protocol == "paper"
     if is_paper and not is_given("schedule"):
         params["schedule"] = "grid"
@@ -111,9 +112,11 @@ def command(
         raise click.UsageError("--protocol paper takes probes of one trace: leave --ladder out")
     probing = take_probing(params, target)
     engine = pop_settings(EngineSettings, params)
+    unused = set[str]()
     if not is_workload_file(target):
         known = {"seed", "split", "out"} if target.suffix == ".npz" else {"regrade", "grader"}
-        if useless := sorted(given - known):
+        unused = probing_names - known
+        if useless := sorted(given & unused):
             names = ", ".join("--" + name.replace("_", "-") for name in useless)
             raise click.UsageError(f"{target} is already probed: leave out {names}")
     source, result = assess_target(
@@ -126,8 +129,8 @@ def command(
         open_calibration=open_calibration,
         given=given,
     )
-    config = effective_config(click.get_current_context())
-    replace_file(source.folder / CONFIG.name, config.encode())
+    file = source.folder / CONFIG.name
+    replace_file(file, effective_config(click.get_current_context(), unused, file).encode())
     if not (is_paper or no_report) and os.environ.get("STOPADVISOR_REPORT") != "0":
         progress.notes(refresh_report(source.folder, begin=True))
     return Printed(result, assess_sheet(result, verbose=verbose))

@@ -46,6 +46,27 @@ def test_the_options_used_stand_in_the_run_and_can_be_used_again(call: Call) -> 
     assert file.read_text(encoding="utf-8") == written
 
 
+def test_assessed_again_a_run_keeps_the_options_of_its_probing(call: Call) -> None:
+    file = Path("runs/sums/stopadvisor.toml")
+    call.json("runs/sums", *FAST)
+    assert (
+        not {"model", "max-think"}
+        & tomllib.loads(file.read_text(encoding="utf-8"))["assess"].keys()
+    )
+    probed = {
+        "model": "llm/our model",
+        "base-url": ["http://a/v1"],
+        "max-think": 256,
+        "cue": "open",
+    }
+    lines = [f"{key} = {json.dumps(value)}\n" for key, value in probed.items()]
+    file.write_text("".join(["[assess]\nalpha = 0.3\n", *lines]), encoding="utf-8")
+    call.json("runs/sums", "--delta", "0.1", *FAST)
+    written = tomllib.loads(file.read_text(encoding="utf-8"))["assess"]
+    assert written.items() >= {**probed, "delta": 0.1}.items()
+    assert "alpha" not in written
+
+
 # --- Blindness ------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,8 @@ import json
 import re
 import shlex
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -274,11 +275,21 @@ def typed_again(*but: str) -> str:
     return shlex.join(words)
 
 
-def effective_config(ctx: click.Context) -> str:
-    """Write the options of a command that have a value as a table of a configuration file."""
-    lines = [f"[{ctx.info_name}]\n"]
+def effective_config(
+    ctx: click.Context, unused: Collection[str] = (), before: Path = CONFIG
+) -> str:
+    """Write the options of a command that have a value as a table of a configuration file.
+
+    Those that the command did not use are as in the file `before`, if they are there.
+    """
+    lines, earlier = [f"[{ctx.info_name}]\n"], dict[str, Any]()
+    if unused:
+        with suppress(OSError, ValueError):  # none yet, or it was edited
+            earlier = tomllib.loads(before.read_text(encoding="utf-8")).get(ctx.info_name or "", {})
     for key, option in _options(ctx.command).items():
         value, source = option.consume_value(ctx, ctx.meta[_TYPED])
+        if option.name in unused:
+            value = earlier.get(key, ())
         plain = isinstance(value, bool | int | float | str | Path | list | tuple)
         if option.hidden or value == () or not plain:
             continue
