@@ -205,8 +205,8 @@ class LabelPlan:
     split: tuple[float, float, float]
     """Shares of fit, calibration and test."""
     calibration_labels: int | None
-    """Smallest number from which on the power is reached; null if no number suffices, or no rule of
-    RUN saves anything."""
+    """Smallest number from which on the power is reached, for a drop nearly; null if no number
+    suffices, or no rule of RUN saves anything."""
     total_labels: int | None
     """Labels in all parts."""
     power_reached: float | None

@@ -62,7 +62,8 @@ def command(_: Progress, source: Path | None, **params: Any) -> Printed:
     """Compute how many labelled questions a certificate needs.
 
     Power does not rise steadily, so this is the smallest number from which all larger ones reach
-    it.  With a run, a table shows what its advised rule should save for each number of labels.
+    it; for a drop, some slightly larger ones may just miss it.  With a run, a table shows what its
+    advised rule should save for each number of labels.
     """
     measured: dict[str, Any] = {}
     if source is not None:

@@ -358,9 +358,12 @@ def verified_headline(checked: CheckedPolicy) -> str:
     """Return the first sentence of a verification."""
     effect = verified_effect(checked)
     n, promise, risk = checked.n, promised(checked.alpha), share(checked.risk)
+    replies = f"{n * (checked.traces or 1)} fresh replies"
     lost = f"{risk} of {n} fresh questions lost, promise {promise}."
     if effect.loss == "differs":
-        lost = f"{risk} of {n} fresh replies differ, promise {promise}."
+        lost = f"{risk} of {replies} differ, promise {promise}."
+    elif checked.traces is not None:
+        lost = f"{risk} of {replies} lost, promise {promise}."
     elif effect.loss == "drop":
         falls = f"at most -{points(100 * checked.alpha)}"
         lost = f"accuracy {change_words(effect)} on {n} fresh questions, promise {falls}."

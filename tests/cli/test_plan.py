@@ -69,6 +69,11 @@ def test_a_drop_takes_its_own_test(call: Call) -> None:
     assert 0.8 <= found["power_reached"] < 0.86
     assert call.json("plan", *drop, "--expected-risk", "0.03")["calibration_labels"] is None
     assert "promise that accuracy falls by at most 2%" in call.screen("plan", *drop)
+    wider = ("--loss", "drop", "--alpha", "0.05", "--expected-risk", "0.02")
+    needed = call.json("plan", *wider)["calibration_labels"]
+    assert drop_power(needed, 0.05, 0.05, 0.02, 0.0) > 0.8 > drop_power(285, 0.05, 0.05, 0.02, 0.0)
+    assert needed < 285
+    assert "with more labels hardly ever below 80.0%" in call.screen("plan", *wider)
 
 
 @pytest.mark.slow

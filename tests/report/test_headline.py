@@ -257,13 +257,14 @@ def test_a_verdict_comes_with_what_was_lost(verdict: Verdict, first: str, last: 
     ("more", "said"),
     [
         ({"loss": "differs", "risk": 0.04}, "4.0% of 300 fresh replies differ, promise 15%."),
+        ({"traces": 2, "risk": 0.04}, "4.0% of 600 fresh replies lost, promise 15%."),
         (
             {"loss": "drop", "risk": -0.05, "accuracy": 0.88},
             "accuracy +5.0 points on 300 fresh questions, promise at most -15.0 points. Saves 18% "
             "of the tokens under kv-fork; accuracy rises from 83.0 to 88.0%.",
         ),
     ],
-    ids=["differs", "drop"],
+    ids=["differs", "two traces", "drop"],
 )
 def test_a_verdict_says_what_its_promise_counts(more: dict[str, Any], said: str) -> None:
     assert said in verified_headline(replace(VERIFIED, **more))

@@ -59,7 +59,7 @@ def plan_sheet(plan: LabelPlan, *, saves_nothing: bool = False) -> Sheet:
         (
             "probability",
             f"{probability_words(plan.power_reached)} that they do, if {risk} are lost; with more "
-            f"labels never below {share(plan.power)}",
+            f"labels {'hardly ever' if loss == 'drop' else 'never'} below {share(plan.power)}",
         ),
     ]
     if (twice := plan.two_traces_calibration_labels) is not None:
