@@ -211,6 +211,17 @@ def test_half_an_answer(shared: tuple[OddServer, RunningGateway], fault: str) ->
     assert answer.text("content") == Story().visible
 
 
+@pytest.mark.parametrize("status", ["204 No Content", "304 Not Modified"])
+def test_a_reply_without_a_body_may_name_the_length_of_one(
+    server: OddServer, policies: Path, status: str
+) -> None:
+    server.odd["/v1/files"] = says(f"HTTP/1.1 {status}\r\nContent-Length: 5\r\n\r\n".encode())
+    with running(policies / "never.json", server) as gateway:
+        answer = gateway.get("/v1/files")
+        assert (answer.status, answer.body) == (int(status[:3]), b"")
+        assert "error" not in gateway.record()
+
+
 INJECTED = '7\n\ndata: {"choices": []}\r\n\r\nevent: end\ndata: [DONE]\n\n\x00\u2028 </think>'
 
 

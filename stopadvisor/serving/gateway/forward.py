@@ -215,7 +215,7 @@ class Forwarder:
                 piece = await anext(pieces, b"")
                 headers = [
                     (name, value if mask is None else mask.whole(value))
-                    for name, value in _end_to_end(answer.raw_headers, _NOT_RETURNED)
+                    for name, value in _end_to_end(answer.raw_headers, _not_returned(answer.status))
                 ]
                 begun = True
                 start = {"type": "http.response.start", "status": answer.status}
@@ -298,6 +298,11 @@ def _end_to_end(headers: _Headers, left_out: Collection[bytes]) -> list[tuple[by
         for token in value.split(b",")
     }
     return [h for h in headers if h[0] not in _HOP_BY_HOP | named and h[0] not in left_out]
+
+
+def _not_returned(status: int) -> frozenset[bytes]:
+    # A reply of these statuses has no body; 304 may give the length of another one's.
+    return _NOT_RETURNED | {b"content-length"} if status in (204, 304) else _NOT_RETURNED
 
 
 def _text(value: bytes) -> str:
