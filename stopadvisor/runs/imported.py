@@ -266,7 +266,7 @@ def _run_of(
     )
     make_folder(out)
     run = RunDirectory.create(out, manifest)
-    run.append(recorded.records)
+    run.rewrite(recorded.records)  # as a whole: no import goes on in a folder that exists
     return {
         "run": out,
         "source": recorded.path,

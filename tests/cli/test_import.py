@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,21 @@ def test_what_was_read_is_said(call: Call) -> None:
     assert "no --max-think" in err
     err = call.refused(*words)
     assert err == "stopadvisor: run: already exists; choose another --out"
+
+
+def test_a_full_disk_promises_no_second_try_in_the_same_folder(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(descriptor: int, data: bytes) -> None:
+        if len(data) > 10_000:  # the probes, not the manifest
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.write(descriptor, data)
+
+    words = ("import", "probes", recorded("r.jsonl", 30), "-o", "run")
+    monkeypatch.setattr("stopadvisor.runs.storage._write_all", write)
+    full = f"stopadvisor: cannot write run/probes.jsonl: {os.strerror(errno.ENOSPC)}"
+    assert call.refused(*words) == full  # and nothing that the next line would belie
+    assert "already exists; choose another --out" in call.refused(*words)
 
 
 def test_what_the_file_does_not_say_is_remarked(call: Call) -> None:
