@@ -268,6 +268,9 @@ class RunDirectory:
             return graded_table(records, "natural", self.plan.on_stop, parts.tolist()).sealed()
         except ProbeError as error:
             raise ProbeError(f"{self.path}: {error}") from error
+        except (TypeError, ValueError, OverflowError) as error:  # by hand: we write no such values
+            what = "a field has a value that no probe can have"
+            raise ProbeError(f"{self.probes_path}: {what}: {error}") from error
 
     def parts(self, groups: Sequence[str]) -> NDArray[np.int8]:
         """Part of each group, as an index into `PARTS`."""

@@ -291,6 +291,15 @@ def test_any_other_broken_line_is_named(run: RunDirectory, line: str, message: s
         run.records()
 
 
+@pytest.mark.parametrize("value", [10**400, "many", []], ids=["huge", "text", "list"])
+def test_a_value_that_no_probe_can_have_is_no_internal_error(run: RunDirectory, value: Any) -> None:
+    line = json.loads(record("a").to_json())
+    line["checkpoints"][0]["probe_tokens"] = value
+    run.probes_path.write_text(json.dumps(line) + "\n")
+    with pytest.raises(ProbeError, match=r"probes\.jsonl: a field has a value that no probe can"):
+        run.table()
+
+
 def test_a_full_disk_loses_nothing(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     run.append([record("a")])
     before = run.probes_path.read_bytes()
