@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
 import scipy
 
 from stopadvisor.assessment.limits import counted_rows
@@ -141,8 +142,9 @@ def limit_verdicts(
     for each in several:
         loss = LOSSES[each.loss]
         rows = counted_rows(probed, Guarantee(loss.name, each.alpha, each.category))
-        if traces == 2 and not loss.is_binary:
-            rows = rows[: rows.size // 2]
+        rows = rows[rows < probed.n_questions // traces]  # each has its first category
+        if traces == 2 and loss.is_binary:
+            rows = np.concatenate([rows, rows + probed.n_questions // 2])
         values = loss.of(probed)[rows, stops[rows]]
         values = values.reshape(traces if loss.is_binary else 1, -1)
         if not rows.size:

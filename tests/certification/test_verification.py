@@ -550,6 +550,12 @@ def test_of_several_limits_a_drop_counts_first_traces_and_the_others_both() -> N
     assert (drop.n, drop.lost, lost.n, lost.lost) == (60, 9, 60, 14)
     assert drop.upper == drop_limit(9, 0, 60, 0.05)
     assert lost.upper == risk_of_pairs(5, 51, 60, 0.05)
+    # Imported lines may name another category in the second trace: the first counts, as it did in
+    # calibration.
+    table = replace(table, categories=("hard",) * 40 + (None,) * 35 + ("hard",) * 45)
+    several.guarantees = tuple(replace(each, category="hard") for each in several.guarantees)
+    drop, lost = limit_verdicts(several, table, np.zeros(120, dtype=np.int64), 0.05, 2)
+    assert (drop.n, drop.lost, lost.n, lost.lost) == (40, 9, 40, 14)
 
 
 @pytest.mark.parametrize(("full", "verdict"), [(0, "confirmed"), (1, "silent")])
