@@ -313,13 +313,16 @@ class PromiseMonitor:
             monitor.alarms = {kind: Alarm(**state["alarms"][kind]) for kind in state["alarms"]}
             monitor.counts = {name: state["counts"].get(name, 0) for name in _COUNTS}
             figures = [
+                *(one.requests for one in monitor.processes.values()),
                 *(x for one in monitor.processes.values() for x in (*one.logs, *one.sums)),
+                *monitor.drifted.values(),
                 *(test.capital for test in monitor.drift.values()),
                 *(number for one in monitor.processes.values() for number in one.losses.values()),
                 *monitor.counts.values(),
                 *(x for alarm in monitor.alarms.values() for x in (alarm.request, alarm.time)),
             ]
             sound = all(math.isfinite(x) for x in figures) and set(monitor.alarms) <= set(ALARMS)
+            sound = sound and {*monitor.drifted} <= {*monitor.drift} <= {*WATCHED}
             for one in monitor.processes.values():
                 sound = sound and len(one.logs) == len(one.sums) == len(one.test.stakes)
                 sound = sound and all(abs(x) <= 1 / settings.share for x in one.losses)

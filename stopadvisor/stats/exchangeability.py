@@ -100,9 +100,14 @@ class ExchangeabilityTest:
 
     @classmethod
     def restore(cls, state: Mapping[str, Any]) -> ExchangeabilityTest:
-        """Rebuild the test from `state()`."""
+        """Rebuild the test from `state()`; raises ValueError or TypeError if that is damaged."""
         test = cls(())
         test._values, test._counts = [*state["values"]], [*state["counts"]]
+        sizes = len(test._values) == len(test._counts), len(state["bets"]) == 3
+        if not all((*sizes, *map(math.isfinite, test._values))):
+            raise ValueError("expected a count for each value, and three bets")
+        if min(0, *test._counts, *state["bets"]) < 0:
+            raise ValueError("expected counts and bets >= 0")
         test._number, test._bets = sum(test._counts), tuple(state["bets"])
         test.capital = sum(test._bets)
         return test

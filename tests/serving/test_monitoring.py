@@ -334,6 +334,39 @@ def test_a_state_that_cannot_be_is_refused(change: Callable[[dict[str, Any]], ob
         PromiseMonitor.restore(DROP, state)
 
 
+WATCHING = {"values": [43.0, 86.0], "counts": [1, 2], "bets": [0.3, 0.3, 0.3]}
+"""State of a test for drift."""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state["drift"].update(other=WATCHING),
+        lambda state: state["drift"].update(stop=WATCHING | {"values": ["x", 86.0]}),
+        lambda state: state["drift"].update(stop=WATCHING | {"values": [43.0, math.nan]}),
+        lambda state: state["drift"].update(stop=WATCHING | {"counts": [1]}),
+        lambda state: state["drift"].update(stop=WATCHING | {"counts": [1, -4]}),
+        lambda state: state["drift"].update(stop=WATCHING | {"bets": []}),
+        lambda state: state["drift"].update(stop=WATCHING | {"bets": [0.3, 0.3, -0.3]}),
+        lambda state: state.update(drifted={"other": 1}),
+        lambda state: state["processes"]["differs"].update(requests=10**400),
+    ],
+    ids=[
+        *("unknown feature", "text", "no number", "a count less", "a count below 0", "no bets"),
+        *("a bet below 0", "unknown change", "too many requests"),
+    ],
+)
+def test_a_state_that_later_records_would_fail_on_is_refused(
+    change: Callable[[dict[str, Any]], object],
+) -> None:
+    state = state_of_a_gain()
+    state["drift"] = {"stop": WATCHING}
+    PromiseMonitor.restore(DROP, state)
+    change(state)
+    with pytest.raises(PolicyError, match="the log's header holds no state"):
+        PromiseMonitor.restore(DROP, state)
+
+
 def test_a_state_that_can_just_be_is_taken() -> None:
     state = state_of_a_gain()
     before = copy.deepcopy(state)
