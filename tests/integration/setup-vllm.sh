@@ -5,7 +5,7 @@
 #   tests/integration/setup-vllm.sh --path   only say where it is, or would be
 #
 # It is kept in ${XDG_CACHE_HOME:-~/.cache}/stopadvisor, or where STOPADVISOR_VLLM says: about
-# 4 GB, two to four minutes.  A finished one is left alone.  PYTHON names the interpreter, and
+# 2.5 GB, two to four minutes.  A finished one is left alone.  PYTHON names the interpreter, and
 # STOPADVISOR_VLLM_VERSION another version, for this and for the tests.
 set -euo pipefail
 
