@@ -65,6 +65,10 @@ def test_assessed_again_a_run_keeps_the_options_of_its_probing(call: Call) -> No
     written = tomllib.loads(file.read_text(encoding="utf-8"))["assess"]
     assert written.items() >= {**probed, "delta": 0.1}.items()
     assert "alpha" not in written
+    for edited in ("assess = 5", "a = " + "[" * 3000):
+        file.write_text(edited, encoding="utf-8")
+        call.json("runs/sums", *FAST)
+        assert "model" not in tomllib.loads(file.read_text(encoding="utf-8"))["assess"]
 
 
 # --- Blindness ------------------------------------------------------------------------------------

@@ -284,8 +284,9 @@ def effective_config(
     """
     lines, earlier = [f"[{ctx.info_name}]\n"], dict[str, Any]()
     if unused:
-        with suppress(OSError, ValueError):  # none yet, or it was edited
-            earlier = tomllib.loads(before.read_text(encoding="utf-8")).get(ctx.info_name or "", {})
+        with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
+            # None yet, or it was edited.
+            earlier = dict(tomllib.loads(before.read_text(encoding="utf-8"))[ctx.info_name or ""])
     for key, option in _options(ctx.command).items():
         value, source = option.consume_value(ctx, ctx.meta[_TYPED])
         if option.name in unused:
