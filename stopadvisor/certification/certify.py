@@ -48,6 +48,7 @@ from stopadvisor.probes.outcomes import CalibrationQuestions
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.families import rule_name
 from stopadvisor.runs.access import unsealed_rows
+from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.look_log import Look, record_result
 from stopadvisor.runs.prices import default_settings
 from stopadvisor.runs.sources import Source, considered_alpha, read_assessment
@@ -382,6 +383,8 @@ def _remarks(
             "before serving it"
         )
     found += on_looks
+    if policy is not None:
+        found += _unjudged(assessment.source)
     if assessment.source.torn is not None:
         found.append(assessment.source.torn)
     if assessment.source.is_archive:
@@ -390,6 +393,23 @@ def _remarks(
             "the policy is bound to no model"
         )
     return found
+
+
+def _unjudged(source: Source) -> list[str]:
+    """Tell what the user's grader could not judge: counted as wrong, no answer can be lost."""
+    grading = {} if source.manifest is None else source.manifest["grading"]
+    if "grader_sha256" not in grading or source.ladder is not None:
+        return []
+    keys = set(source.part("calibration").keys)
+    records = RunDirectory.load(source.folder).records()
+    unjudged = {record.key for record in records if record.cannot_tell} & keys
+    if not unjudged:
+        return []
+    return [
+        f"{grading['grader']} could not judge answers to {len(unjudged)} of {len(keys)} "
+        "calibration questions: they count as wrong, and where full thinking is wrong no answer "
+        "can be lost"
+    ]
 
 
 def _why_another_rule(

@@ -14,6 +14,7 @@ from stopadvisor.collection.grades import regrade_run
 from stopadvisor.ground.progress import Progress
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.workload.questions import PARTS
 from tests.material import CERTIFY, Call
 from tests.policy_content import certificate_in
 from tests.scripted import ScriptedEngine, write_sums
@@ -83,6 +84,20 @@ def test_a_grader_stands_in_manifest_policy_and_claim(call: Call) -> None:
         "comparison with gold."
     )
     assert call("inspect", "policy.joblib")[0] == 0
+
+
+def test_a_certificate_says_that_what_was_not_judged_cannot_be_lost(call: Call) -> None:
+    Path("graders.py").write_text(GRADERS.replace("2 + ", "3"))
+    run = RunDirectory.load(probed(call, "--grader", "graders:lenient"))
+    words = ("calibrate", "run", *CERTIFY, "--families", "confidence", "--json", "--quiet")
+    said = [r for r in call.json(*words)["remarks"] if "could not judge" in r]
+    parts = run.parts(run.table().groups)
+    mine = [r for r, part in zip(run.records(), parts, strict=True) if PARTS[part] == "calibration"]
+    unjudged = sum(record.id.startswith("q3") for record in mine)
+    assert said == [
+        f"graders:lenient could not judge answers to {unjudged} of {len(mine)} calibration "
+        "questions: they count as wrong, and where full thinking is wrong no answer can be lost"
+    ]
 
 
 def test_grades_are_the_functions_and_what_it_cannot_tell_is_counted(call: Call) -> None:
