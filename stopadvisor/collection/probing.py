@@ -54,6 +54,7 @@ from stopadvisor.probes.asking import Engine, ProbePlan, RawTrace
 from stopadvisor.runs.directory import MANIFEST, RunDirectory
 from stopadvisor.runs.manifest import build_manifest, run_path, split_of
 from stopadvisor.runs.prices import keep_model_files
+from stopadvisor.runs.sources import keep_model_as_given
 from stopadvisor.runs.storage import lock_directory
 from stopadvisor.workload.questions import Question, Workload, default_split
 
@@ -93,6 +94,7 @@ def probe(
             settings = settings.for_engine(model)
             summary = _Probing(settings, workload, model, graders, progress).probe()
     keep_model_files(engine.model, summary.run)
+    keep_model_as_given(engine.model, summary.run)
     return summary
 
 

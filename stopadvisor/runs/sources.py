@@ -7,6 +7,7 @@ outcomes, and the other parts sealed.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -36,17 +37,21 @@ from stopadvisor.runs.directory import (
 from stopadvisor.runs.ladder import Ladder, recorded_ladder
 from stopadvisor.runs.look_log import refuse_first_release
 from stopadvisor.runs.manifest import split_of
-from stopadvisor.runs.storage import make_folder, write_json_atomically
+from stopadvisor.runs.storage import make_folder, replace_file, write_json_atomically
 from stopadvisor.workload.questions import PARTS, assign_parts, default_split
 
 __all__ = [
-    "ARCHIVE", "ASSESSMENT", "REPORT", "Part", "Source", "considered_alpha", "model_as_given",
-    "newest_run", "newest_source", "open_source", "read_assessment", "read_calibration",
+    "ARCHIVE", "ASSESSMENT", "REPORT", "Part", "Source", "considered_alpha", "keep_model_as_given",
+    "model_as_given", "newest_run", "newest_source", "open_source", "read_assessment",
+    "read_calibration",
 ]  # fmt: skip
 
 ASSESSMENT = "assessment.json"
 REPORT = "report.html"
 """Assessment and calibration as one page."""
+
+_OPTIONS = "stopadvisor.toml"
+"""The options that `assess` was given, or the model's folder alone."""
 
 _RUNS = Path("runs")
 
@@ -177,13 +182,21 @@ class Source:
         return None if self.manifest is None else self.manifest["engine"].get("engine")
 
 
+def keep_model_as_given(model: str | None, folder: Path) -> None:
+    """Note a local model's folder for `model_as_given`, unless `assess` has noted its options."""
+    file = folder / _OPTIONS
+    if model is not None and Path(model).is_dir() and not file.exists():
+        given = json.dumps(model, ensure_ascii=False)
+        replace_file(file, f"[assess]\nmodel = {given}\n".encode())
+
+
 def model_as_given(folder: Path, model: str) -> str:
-    """A local model's folder as `assess` was given it; the manifest holds only its name."""
+    """A local model's folder as it was given for probing; the manifest holds only its name."""
     try:
-        options = tomllib.loads((folder / "stopadvisor.toml").read_text(encoding="utf-8"))
+        options = tomllib.loads((folder / _OPTIONS).read_text(encoding="utf-8"))
         given = options["assess"]["model"]
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return model  # not assessed yet, or the file was edited
+        return model  # a hub's model, or the file was edited
     return given if isinstance(given, str) and Path(given).name == model else model
 
 

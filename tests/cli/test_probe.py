@@ -16,6 +16,7 @@ from stopadvisor.collection.probing import probe
 from stopadvisor.engines.engine_settings import DEFAULT_MODEL, EngineSettings
 from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.ground.progress import Progress
+from stopadvisor.runs.sources import model_as_given
 from stopadvisor.workload.questions import PARTS, assign_parts, read_workload
 from tests.cli.conftest import Bench
 from tests.schemas import check_valid
@@ -123,6 +124,18 @@ def test_out_names_the_run_directory(bench: Bench) -> None:
     code, out, _ = bench("--json", "--out", bench.out, "--cap", "20")
     assert code == 2
     assert "plan.cap: 48 there, 20 now" in json.loads(out)["error"]["message"]
+
+
+def test_a_local_models_folder_is_kept_for_what_is_run_later(bench: Bench) -> None:
+    Path("llm/our model").mkdir(parents=True)
+    file = bench.out / "stopadvisor.toml"
+    bench.json("--out", bench.out, "--model", "of/a-hub")
+    assert not file.exists()
+    bench.json("--out", bench.out, "--model", "llm/our model")
+    assert model_as_given(bench.out, "our model") == "llm/our model"
+    file.write_text("edited = true")
+    bench.json("--out", bench.out, "--model", "llm/our model")
+    assert file.read_text() == "edited = true"
 
 
 def test_ctrl_c_keeps_what_was_finished(bench: Bench) -> None:
