@@ -37,7 +37,7 @@ EXIT_CODES = {
     6: "audits show that the promise is broken",
     7: "fresh probes neither confirm nor contradict: the gate stays shut",
     8: "audits give an early warning, or show a change",
-    130: "interrupted; finished work is kept, and the same command continues from there",
+    130: "interrupted; finished probes, replies and labels are kept, and the same command goes on",
 }
 """Meaning of each exit code."""
 INTERRUPTED = 130
