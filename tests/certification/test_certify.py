@@ -25,7 +25,7 @@ def assessed_on_fit(
     return SimpleNamespace(
         choice=SimpleNamespace(settings=settings, full_accuracy=accuracy),
         recommendation=SimpleNamespace(family=advised),
-        source=SimpleNamespace(**{"torn": None, "is_archive": False, **source}),
+        source=SimpleNamespace(**{"torn": None, "manifest": None, "is_archive": False, **source}),
     )
 
 
