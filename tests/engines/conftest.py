@@ -31,7 +31,7 @@ def random_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def windowed_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same with a sliding window of eight tokens in the upper layers."""
+    """The same with a sliding window of eight tokens in the upper layer."""
     return save_model(
         tmp_path_factory.mktemp("windowed"),
         byte_tokenizer(),

@@ -69,7 +69,7 @@ def save_model(
             vocab_size=len(tokenizer),
             hidden_size=32,
             intermediate_size=48,
-            num_hidden_layers=3,
+            num_hidden_layers=2,
             num_attention_heads=4,
             num_key_value_heads=2,
             head_dim=8,

@@ -102,19 +102,19 @@ def test_harder_traffic_raises_the_alarm_and_ends_the_stopping(
     policy = load_policy(folder / "policy.joblib")
     words = ["monitor", str(folder / "policy.joblib"), str(folder / "audits")]
 
-    easy = ask_all(server.port, asked(policy, "3 operands", 24), stream=False)
+    easy = ask_all(server.port, asked(policy, "3 operands", 12), stream=False)
     assert {reply.header.partition(";")[0] for reply in easy} == {"policy"}
     quiet = settled(words, len(easy), capsys)
     assert (quiet["requests"], quiet["verdict"]) == (len(easy), "no-alarm")
-    assert quiet["resolved"] > 10
+    assert quiet["resolved"] > 5
     # A request that is not audited shows in the metric only with the next one that is.
     shown = 'audit_e_value{digest="[0-9a-f]{8}",watch="differs"}'
     while metric(server, shown) != pytest.approx(quiet["watched"][0]["e_value"], rel=1e-12):
-        assert len(easy) < 40, "most are audited, and none was shown as the log has it"
+        assert len(easy) < 28, "most are audited, and none was shown as the log has it"
         easy += ask_all(server.port, asked(policy, "3 operands", 1), stream=False)
         quiet = settled(words, len(easy), capsys)
 
-    hard = asked(policy, "7 operands", 48)
+    hard = asked(policy, "7 operands", 24)
     ways = [reply.header.partition(";")[0] for reply in ask_all(server.port, hard, stream=True)]
     rung = settled(words, len(easy) + len(hard), capsys)["alarm"]
     assert ways[0] == "policy"

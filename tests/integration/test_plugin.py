@@ -361,7 +361,7 @@ def test_policies_are_replaced_under_load_and_taken_back(
     use(plugin, other, asked, after=policy)
     served = Served(plugin, other, local, known.setdefault("entropy", {}))
     for stream in (False, True):
-        assert served.differing_while_busy(24, stream=stream, at_once=24) == []
+        assert served.differing_while_busy(12, stream=stream, at_once=12) == []
     (plugin.folder / "policy.joblib").write_bytes(b"no policy")
     os.kill(plugin.pid, signal.SIGHUP)
     deadline = time.monotonic() + 480
