@@ -152,7 +152,7 @@ def test_a_folder_that_does_not_fit_is_refused_before_its_weights_are_read(
     ("changes", "says"),
     [
         pytest.param(
-            {"layer_types": ["linear_attention", "full_attention", "full_attention"]},
+            {"layer_types": ["linear_attention", "full_attention"]},
             "has layers of kind 'linear_attention'",
             id="hybrid",
         ),
