@@ -386,6 +386,11 @@ def _check_together(
                 f"it in every line or in none, as in line {_number(lines[0])}",
                 line.fields.get("marker_positions"),
             )
+    for (question, number), n in traces.items():
+        # Without its first trace, which enters the test, a question would count nowhere.
+        if number and (question, number - 1) not in traces:
+            before = f"sample {number - 1} of {question!r} in the file, too"
+            lines[n].refuse("sample", before, number)
     if not any(record.checkpoints for record in records):
         raise WorkloadError(f"{path}: field 'checkpoints': expected forced answers, got none")
 

@@ -348,6 +348,14 @@ def test_a_malformed_line_is_refused(tmp_path: Path, changes: dict[str, Any], me
         (line("a", sample=1, key="other"), r":2: field 'key': expected .* in line 1, got .other."),
         (line("b", key=name_key("a"), group="g"), r":2: field 'group': expected None as .* line 1"),
         (line("b", marker_positions=[]), r":2: field 'marker_positions': expected it in every"),
+        (
+            line("a", sample=2),
+            r":2: field 'sample': expected sample 1 of 'a' in the file, too, got 2",
+        ),
+        (
+            line("b", sample=1),
+            r":2: field 'sample': expected sample 0 of 'b' in the file, too, got 1",
+        ),
     ],
 )
 def test_lines_must_fit_together(tmp_path: Path, second: dict[str, Any], message: str) -> None:
