@@ -174,8 +174,8 @@ class ProbeTable:
         """
         if not self.is_grid or not self.n_questions:
             raise ProbeError(
-                "this takes one grid of budgets for all questions; these were probed at positions "
-                "of their own"
+                "this takes one grid of budgets for all questions, as `probe --schedule grid` "
+                "makes it; these were probed at positions of their own"
                 if self.n_questions
                 else "no question, so no budgets"
             )
