@@ -66,9 +66,13 @@ def command(
     series = find_series(logs, loaded.digest)
     if not series:
         raise PolicyError(f"no audit log of this policy in {', '.join(map(str, logs))}")
-    if reset is not None:
-        write_reset(series, reset)
     grades = {} if gold is None else _read_gold(gold)
+    if reset is not None:
+        # A server's own log may ring where the merged ones do not, and the other way round.
+        merged_or_alone = (series, *((one,) for one in series))
+        if not any(replay(some, gold=grades, policy=loaded)[0].alarms for some in merged_or_alone):
+            raise PolicyError("no alarm is on: --reset would only discard the evidence so far")
+        write_reset(series, reset)
     monitor, remarks = replay(series, drift_reference(loaded), gold=grades, policy=loaded)
     if grades and not monitor.settings.needs_gold:
         remarks += ("this policy promises equal replies: gold changes nothing",)

@@ -89,8 +89,21 @@ def test_an_alarm_and_its_reset(call: Call, goldens: Goldens) -> None:
     assert [w["delta"] for w in document["watched"]] == [0.025, 0.025]
     assert document["audit_tokens"] == 25 * document["resolved"]
     assert document["upper"] == log.monitor.upper_limit()
-    assert call(POLICY, LOGS, "--reset", "A. Smith")[0] == 0
+    code, out, _ = call(POLICY, LOGS, "--reset", "A. Smith")
+    assert code == 0
+    assert "each reset began a new stream" in " ".join(out.split())
     assert call.json(POLICY, LOGS)["resets"] == 1
+
+
+def test_evidence_is_not_reset_before_it_is_an_alarm(call: Call) -> None:
+    policy = write_policy()
+    log = write_log(policy, lost_from=0, requests=60)
+    (file,) = LOGS.iterdir()
+    before = file.read_bytes()
+    assert log.monitor.processes["differs"].e_value > 1
+    code, _, err = call(POLICY, LOGS, "--reset", "A. Smith")
+    assert (code, file.read_bytes()) == (2, before)
+    assert "no alarm is on: --reset would only discard the evidence" in err
 
 
 def test_gold_breaks_the_promise_itself(call: Call) -> None:

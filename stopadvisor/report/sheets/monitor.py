@@ -112,6 +112,8 @@ def _false_alarms(result: MonitoredPromise) -> str:
     )
     if result.replicas > 1:
         text += f"; the {result.replicas} logs read here count as one stream"
+    if result.resets:
+        text += "; each reset began a new stream, and figures here are since the last one"
     return text
 
 
