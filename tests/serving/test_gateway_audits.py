@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,13 @@ from stopadvisor.serving.gateway.policies import Bound
 from stopadvisor.serving.gateway.server import serve
 from stopadvisor.serving.metrics import Metrics
 from stopadvisor.serving.serve_settings import AuditSettings
+from tests.engines.fake_server import Story
 from tests.engines.test_openai_online import LENGTH, VISIBLE
 from tests.integration.server import free_port
 from tests.serving.gateways import OddServer, RunningGateway, chat_body, odd_server, running, until
+
+STOP = 4
+"""Thinking tokens before the stop."""
 
 
 @pytest.fixture
@@ -60,9 +65,42 @@ def test_stopped_requests_are_audited_under_the_name_that_clients_see(
     digest = path.name.split("-")[1]
     monitor, _ = replay(find_series([path], digest))
     assert monitor.counts["requests"] == monitor.counts["stopped"] == 2
-    assert monitor.counts["audit_tokens"] == 2 * (LENGTH + VISIBLE)
+    assert 0 < monitor.counts["audit_tokens"] <= 2 * (LENGTH - STOP + VISIBLE)
     assert f'stopadvisor_audit_e_value{{digest="{digest}",watch="differs"}}' in text
     assert "stopadvisor_audits_total" in text
+
+
+@dataclass
+class SampledStory(Story):
+    """Each draw from the prompt alone finds another answer."""
+
+    draws: int = 0
+
+    def after(self, generated: Sequence[int]) -> list[int]:
+        if not generated:
+            self.draws += 1
+            self.visible = f"Final answer: {self.draws}"
+        self.forced = lambda _: f" {self.draws}\n"
+        return super().after(generated)
+
+
+def test_a_sampled_trace_is_compared_with_its_own_end_and_not_with_another_draw(
+    policy: Path, tmp_path: Path
+) -> None:
+    with (
+        odd_server(story=SampledStory()) as server,
+        running(policy, server, audit=audit(tmp_path)) as gateway,
+    ):
+        (auditor,) = gateway.gateway.auditors._by_digest.values()
+        for number in range(1, 5):
+            gateway.ask(chat_body())
+            until(partial(_are_resolved, gateway, number))
+        assert auditor.log.monitor.counts["stopped"] == 4
+        assert auditor.log.monitor.counts["differing"] == 0
+
+
+def _are_resolved(gateway: RunningGateway, number: int) -> bool:
+    return resolved(gateway) == number
 
 
 def test_audits_make_room_for_requests(server: OddServer, policy: Path, tmp_path: Path) -> None:

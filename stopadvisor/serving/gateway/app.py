@@ -16,10 +16,10 @@ import aiohttp
 
 from stopadvisor.engines.http.client import Refused
 from stopadvisor.engines.http.key import FORWARDED
-from stopadvisor.engines.live import LiveAnswer
 from stopadvisor.engines.openai.climbing import climb
 from stopadvisor.engines.openai.early_exit import PolicyService
 from stopadvisor.engines.openai.rung_servers import RungServers, request_of
+from stopadvisor.engines.trace import Trace
 from stopadvisor.engines.trace_context import TRACE_CONTEXT, trace_context
 from stopadvisor.ground.errors import EngineError, ModelError, StopAdvisorError
 from stopadvisor.ground.json_text import parse_json
@@ -321,7 +321,7 @@ class Gateway:
                     break
                 upstream.failures = 0
                 reply = responder.audited(answered, served.policy)
-                self._served(served, record, reply, partial(_finish, bound, asked, answered))
+                self._served(served, record, reply, partial(_finish, bound, answered.trace))
                 return True
         record.route, record.reason, record.budget = "passthrough", reason, None
         return False
@@ -370,14 +370,13 @@ async def _offload(work: Callable[..., T], *given: Any, size: int) -> T:
     return work(*given) if size <= _SMALL else await asyncio.to_thread(work, *given)
 
 
-async def _finish(
-    bound: Bound[PolicyService], asked: Request, answered: LiveAnswer
-) -> FullThinking:
-    """Answer a stopped request again, with full thinking and the same seed."""
+async def _finish(bound: Bound[PolicyService], trace: Trace) -> FullThinking:
+    """Think a stopped trace to its end; if sampled, another draw would differ by chance."""
+    before = len(trace.ids) + trace.surplus
     with bound.used() as service:
-        full = replace(service, rule=None)
-        whole = await full.answer(asked, prompt_ids=answered.trace.prompt_ids)
-    return FullThinking(whole.text, whole.think_tokens + whole.visible_tokens)
+        await service.model.extend(trace)
+        text = service.model.stops.visible_text(trace.visible) if trace.end.closed else None
+    return FullThinking(text, len(trace.ids) + trace.surplus - before)
 
 
 # --- Replies of a ladder: sent whole once a rung passes, else forwarded ---------------------------
