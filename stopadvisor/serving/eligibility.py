@@ -1,10 +1,12 @@
 """Which chat requests a policy covers: those that ask as its calibration questions did.
 
-A request is covered only if every field in it is known to leave the answer unchanged.
+A request is covered only if every field in it is known to leave the answer unchanged.  One that
+the server would refuse is not: the gateway has to forward it for the server's own error.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -62,31 +64,31 @@ def _neutral(*values: Any) -> Callable[[Any], bool]:
     return lambda given: any(type(given) is type(value) and given == value for value in values)
 
 
-def _any(given: Any) -> bool:
-    return True
+def _text(given: Any) -> bool:
+    return isinstance(given, str)
 
 
-_NO, _YES, _NOTHING = _neutral(False), _neutral(True), _neutral([], {})
+_NO, _YES = _neutral(False), _neutral(True)
 
 _FIELDS: dict[str, tuple[Reason, Callable[[Any], bool]]] = {
     "n": ("n", _neutral(1)),
     "best_of": ("n", _neutral(1)),
     "use_beam_search": ("n", _NO),
-    "tools": ("tools", _NOTHING),
-    "tool_choice": ("tools", _neutral("none", "auto")),  # there are none to choose from
-    "functions": ("tools", _NOTHING),
-    "function_call": ("tools", _neutral("none", "auto")),
-    "parallel_tool_calls": ("tools", _any),
+    "tools": ("tools", _neutral()),  # servers refuse an empty list
+    "tool_choice": ("tools", _neutral("none")),
+    "functions": ("tools", _neutral()),
+    "function_call": ("tools", _neutral("none")),
+    "parallel_tool_calls": ("tools", _neutral(True, False)),
     "response_format": ("format", _neutral({"type": "text"})),
     "structured_outputs": ("format", _neutral()),
     "modalities": ("format", _neutral(["text"])),
     "logprobs": ("logprobs", _NO),
     "top_logprobs": ("logprobs", _neutral(0)),
-    "logit_bias": ("logit-bias", _NOTHING),
+    "logit_bias": ("logit-bias", _neutral({})),
     "frequency_penalty": ("penalty", _neutral(0, 0.0)),
     "presence_penalty": ("penalty", _neutral(0, 0.0)),
-    "stop": ("stop", _neutral([], "")),
-    "stop_token_ids": ("stop", _NOTHING),
+    "stop": ("stop", _neutral([])),
+    "stop_token_ids": ("stop", _neutral([])),
     "ignore_eos": ("stop", _NO),
     "min_tokens": ("stop", _neutral(0)),
     "reasoning_effort": ("thinking", _neutral()),
@@ -95,11 +97,11 @@ _FIELDS: dict[str, tuple[Reason, Callable[[Any], bool]]] = {
     "add_generation_prompt": ("template", _YES),
     "continue_final_message": ("template", _NO),
     # Bookkeeping.
-    "user": ("field", _any),
-    "metadata": ("field", _any),
+    "user": ("field", _text),
+    "metadata": ("field", lambda given: isinstance(given, dict)),
     "store": ("field", _NO),
-    "safety_identifier": ("field", _any),
-    "prompt_cache_key": ("field", _any),
+    "safety_identifier": ("field", _text),
+    "prompt_cache_key": ("field", _text),
     "service_tier": ("field", _neutral("auto", "default")),
 }
 """By field: the reason for not covering it, and a test for non-null values that change nothing."""
@@ -133,6 +135,8 @@ class Coverage:
     """Limit on thinking, closer and visible answer together, in tokens."""
     any_text: bool
     """Accept any text, as calibration questions given as messages have no prompt template."""
+    context: float = math.inf
+    """The server's context length, beyond which vLLM refuses a limit; infinite if unknown."""
 
     @classmethod
     def of(
@@ -144,10 +148,11 @@ class Coverage:
         sampling: Sampling,
         closer_tokens: int,
         any_text: bool = False,
+        context: float | None = None,
     ) -> Coverage:
         """Coverage of a policy that stops traces, sampled with `sampling` under `plan`."""
         most = plan.max_think + closer_tokens + plan.answer_cap
-        return cls(policy, frozenset(names), asdict(sampling), most, any_text)
+        return cls(policy, frozenset(names), asdict(sampling), most, any_text, context or math.inf)
 
     @classmethod
     def of_ladder(cls, policy: Policy, *, any_text: bool = False) -> Coverage:
@@ -168,7 +173,7 @@ class Coverage:
             reason, changes_nothing = _FIELDS.get(name, ("field", _neutral()))
             if not changes_nothing(value):
                 return reason
-        options = body.get("stream_options") or {}
+        options = body.get("stream_options")
         refused = self._refused(body, options)
         if refused is not None:
             return refused
@@ -183,7 +188,7 @@ class Coverage:
             request=request,
             seed=body.get("seed"),
             stream=bool(body.get("stream")),
-            include_usage=bool(options.get("include_usage")),
+            include_usage=bool(options and options.get("include_usage")),
             max_tokens=body.get("max_completion_tokens") or body.get("max_tokens"),
         )
 
@@ -191,15 +196,18 @@ class Coverage:
         """Return why a field in `_READ_HERE` differs from calibration; None if none does."""
         if body.get("model") not in self.names:  # only the server knows its default model
             return "model"
-        if not isinstance(body.get("stream") or False, bool) or not isinstance(options, Mapping):
+        stream = body.get("stream")
+        if not (stream is None or isinstance(stream, bool)):
             return "field"
-        for name, value in options.items():
+        if options is not None and not (stream and isinstance(options, Mapping)):
+            return "field"
+        for name, value in (options or {}).items():
             if name not in ("include_usage", "include_obfuscation"):
                 return "field"
             if value is not None and type(value) is not bool:
                 return "field"
         seed = body.get("seed")
-        if seed is not None and type(seed) is not int:
+        if seed is not None and (type(seed) is not int or not -(2**63) <= seed < 2**63):
             return "field"
         ladder = self.policy.ladder
         if seed is not None and ladder and self.sampling["temperature"] != 0:
@@ -212,7 +220,9 @@ class Coverage:
         if not self._samples_alike(body):
             return "sampling"
         for limit in (body.get("max_tokens"), body.get("max_completion_tokens")):
-            if limit is not None and (type(limit) is not int or limit < self.most_tokens):
+            if limit is None:
+                continue
+            if type(limit) is not int or not self.most_tokens <= limit <= self.context:
                 return "max-tokens"
         return None
 
@@ -223,6 +233,8 @@ class Coverage:
             if value is None or (name == "top_k" and value == -1 and calibrated == 0):
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float):
+                return False
+            if name == "top_k" and not isinstance(value, int):
                 return False
             in_range = _IF_SAMPLED.get(name)
             if self.sampling["temperature"] == 0 and in_range is not None:

@@ -25,7 +25,12 @@ MOST = 4096 + 2 + 512
 """Thinking, closer and visible answer of the example."""
 
 
-def coverage(sampling: Sampling = SAMPLING, any_text: bool = False, **changes: Any) -> Coverage:
+def coverage(
+    sampling: Sampling = SAMPLING,
+    any_text: bool = False,
+    context: int | None = None,
+    **changes: Any,
+) -> Coverage:
     policy = policy_from(example_content(**changes))
     return Coverage.of(
         policy,
@@ -34,6 +39,7 @@ def coverage(sampling: Sampling = SAMPLING, any_text: bool = False, **changes: A
         sampling=sampling,
         closer_tokens=2,
         any_text=any_text,
+        context=context,
     )
 
 
@@ -62,7 +68,7 @@ def test_a_covered_request_is_the_calibrated_one() -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"n": 1, "tools": [], "tool_choice": "auto", "response_format": {"type": "text"}},
+        {"n": 1, "tools": None, "tool_choice": "none", "response_format": {"type": "text"}},
         {"logprobs": False, "logit_bias": {}, "frequency_penalty": 0, "stop": []},
         {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0, "repetition_penalty": 1},
         {"max_tokens": MOST, "max_completion_tokens": MOST + 1},
@@ -77,6 +83,42 @@ def test_a_covered_request_is_the_calibrated_one() -> None:
 )
 def test_fields_that_change_nothing(fields: dict[str, Any]) -> None:
     assert reason(coverage().check(asked(**fields), task=None)) == "covered"
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"stream": ""}, "field"),
+        ({"stream": []}, "field"),
+        ({"stream_options": {"include_usage": True}}, "field"),
+        ({"stream": False, "stream_options": {"include_usage": False}}, "field"),
+        ({"stream": True, "stream_options": ""}, "field"),
+        ({"stream": True, "stream_options": False}, "field"),
+        ({"max_tokens": 5001}, "max-tokens"),
+        ({"max_completion_tokens": 2**70}, "max-tokens"),
+        ({"seed": 2**63}, "field"),
+        ({"seed": -(2**64)}, "field"),
+        ({"tools": []}, "tools"),
+        ({"tool_choice": "auto"}, "tools"),
+        ({"parallel_tool_calls": "abc"}, "tools"),
+        ({"stop": ""}, "stop"),
+        ({"stop_token_ids": {}}, "stop"),
+        ({"logit_bias": []}, "logit-bias"),
+        ({"user": 5}, "field"),
+        ({"metadata": 7}, "field"),
+        ({"top_k": 3.5}, "sampling"),
+    ],
+)
+def test_what_vllm_refuses_is_left_to_it(fields: dict[str, Any], expected: str) -> None:
+    """Else a client would get a 200 for a request that the server calls wrong."""
+    greedy = coverage(Sampling(temperature=0.0), context=5000)
+    assert reason(greedy.check(asked(**fields), task=None)) == expected
+
+
+def test_a_limit_up_to_the_context_is_covered() -> None:
+    greedy = coverage(Sampling(temperature=0.0), context=5000)
+    for fields in ({"max_tokens": 5000}, {"seed": 2**63 - 1}, {"seed": -(2**63)}):
+        assert reason(greedy.check(asked(**fields), task=None)) == "covered"
 
 
 @pytest.mark.parametrize(
@@ -134,16 +176,13 @@ def test_everything_else_is_passed_on_with_a_reason(fields: dict[str, Any], expe
 
 
 def test_every_field_has_values_that_are_not_covered() -> None:
-    """One away from each neutral value; fields that any value leaves alone are named here."""
-    free = {"parallel_tool_calls", "user", "metadata", "safety_identifier", "prompt_cache_key"}
+    """One away from each neutral value, and of another type."""
     numbers = [-2, -0.1, 1e-9, 0.1, 0.5, 2, 3]
     others: list[Any] = [*numbers, True, False, "x", ["x"], {"x": 1}]
     own = coverage()
     for name in _FIELDS:
         found = {reason(own.check(asked(**{name: value}), task=None)) for value in others}
-        assert (found == {"covered"}) == (name in free), name
-        if name in free:
-            continue
+        assert found != {"covered"}, name
         refused = [
             value
             for value in numbers

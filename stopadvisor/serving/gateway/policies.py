@@ -184,6 +184,7 @@ class PolicySet:
                 sampling=model.sampling(plan),
                 closer_tokens=len(model.chat.closer.ids),
                 any_text=self._settings.any_text,
+                context=model.endpoint.context,
             )
         return listed
 

@@ -127,6 +127,7 @@ def _bind(
         sampling=sampling,
         closer_tokens=len(chat.closer.ids),
         any_text=settings.any_text,
+        context=facts.context,
     )
     if not facts.prefix_caching:
         remarks.append("prefix caching is off: each probe reads its whole prompt again")
