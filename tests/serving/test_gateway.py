@@ -298,6 +298,8 @@ def test_bytes_are_not_touched(server: OddServer, gateway: RunningGateway) -> No
     assert not {"user-agent", "cookie", "accept"} & set(asked.headers), "nothing is added"
     assert gateway.ask(path="/v1/models", method="GET").json["data"][0]["id"] == "tiny-reasoner"
     assert gateway.ask(path="/other", method="GET").status == 404
+    bare = gateway.ask(path="/v1", method="GET", Host="elsewhere.example")
+    assert (bare.status, bare.headers.get("location")) == (404, None)
 
 
 @pytest.mark.parametrize(

@@ -341,5 +341,6 @@ def routes(gateway: Gateway) -> Router:
             Route("/readyz", readyz),
             Route("/metrics", metrics),
             Mount("/v1", app=gateway),
-        ]
+        ],
+        redirect_slashes=False,  # a redirect would name the host that the client's header names
     )
