@@ -22,10 +22,10 @@ from stopadvisor.certification.calibration import Calibration, ExportedRule
 from stopadvisor.engines.sampling import Sampling
 from stopadvisor.ground.arrays import FloatArray, IntArray
 from stopadvisor.ground.constants import MARKERS, PROBE_CAP
-from stopadvisor.ground.errors import CalibrationError
+from stopadvisor.ground.errors import CalibrationError, PolicyError
 from stopadvisor.policy.claims import CertificateTerms, GraderTerms, GuaranteeTerms
 from stopadvisor.policy.evidence import ExpectedTerms, ProfileShare, ServedTerms, SplitTerms
-from stopadvisor.policy.file import NO_DIGEST, POLICY_SCHEMA
+from stopadvisor.policy.file import MAX_BYTES, NO_DIGEST, POLICY_SCHEMA, sealed
 from stopadvisor.policy.frozen import MIXED_TASKS, build_policy, policy_source
 from stopadvisor.policy.terms import (
     LADDER_TRIGGER,
@@ -69,6 +69,8 @@ _MOST_STORED = 2000
 _MOST_SERVED = 500
 """Most calibration questions whose stops are stored; drift too small to show with this many does
 not matter."""
+_RULE_BYTES = 2**20
+"""Room for a rule with its certificate, stored features and golden examples."""
 _MOST_BLOCKS = 1000
 """Most blocks of questions that are resampled together."""
 _FIGURES = (
@@ -245,7 +247,13 @@ def _never_stopping(
 
 def check_policy_terms(source: Source, settings: Settings) -> None:
     """Refuse a run with values that no policy can hold, before a look is spent."""
-    build_policy(_never_stopping(source, settings, {}, None))
+    policy = build_policy(_never_stopping(source, settings, {}, None))
+    size = len(sealed(policy.content)[0])
+    if size > MAX_BYTES - _RULE_BYTES:
+        raise PolicyError(
+            f"the ids of {source.table.n_questions} questions take {size} bytes, and a policy with "
+            f"its rule has at most {MAX_BYTES}: assess fewer questions"
+        )
 
 
 _NO_RULE: dict[str, Any] = {

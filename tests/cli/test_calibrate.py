@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import zlib
 from contextlib import chdir
@@ -17,6 +18,7 @@ import pytest
 
 from stopadvisor import __version__
 from stopadvisor.assessment.settings import SettingsOverrides
+from stopadvisor.certification import export
 from stopadvisor.cli.main import main
 from stopadvisor.cli.parts.settings import overrides
 from stopadvisor.policy.frozen import load_policy
@@ -304,6 +306,15 @@ def test_a_run_that_no_policy_can_describe_costs_no_look(call: Call) -> None:
         said = call.refused(run.path, *words)
         assert "field 'max_think': expected an integer from 1 to 16777216" in said
         assert looks_of(run.path) == []
+
+
+def test_questions_whose_ids_fill_a_policy_cost_no_look(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "MAX_BYTES", export._RULE_BYTES + 20_000)
+    said = call.refused(RUN, *FAST)
+    assert re.search("the ids of 300 questions take [0-9]{5} bytes, and a policy", said), said
+    assert looks_of(RUN) == []
 
 
 # --- Blindness ------------------------------------------------------------------------------------
