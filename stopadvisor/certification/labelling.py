@@ -159,6 +159,8 @@ class LabelCounts:
     """Expected number of labels still worth asking for."""
     more_saving_pp: float
     """Points of net saving that these are expected to add."""
+    neither: int = 0
+    """Questions among those used whose label equals no recorded answer; they cannot be lost."""
 
 
 @dataclass(frozen=True)
@@ -275,6 +277,8 @@ class KnownLabels:
     """Ids of other questions that two labellers answered differently."""
     labellers: Mapping[str, int]
     """Number of questions by labeller."""
+    n_neither: int = 0
+    """Labelled questions to which no recorded answer is right."""
 
     def counts(self, state: LabelForecast) -> LabelCounts:
         """Count the labels; `state` is the forecast that follows from them."""
@@ -287,6 +291,7 @@ class KnownLabels:
             disagreeing,
             round(state.labels),
             state.saving_pp,
+            self.n_neither,
         )
 
 
@@ -333,6 +338,7 @@ class LabelRun:
             n_cannot_tell=len(given) - len(told),
             disagreeing=tuple(sorted(differ)),
             labellers={name: len(open_ids & golds.keys()) for name, golds in labels.items()},
+            n_neither=sum(not (each.natural or any(each.replies.values())) for each in graded),
         )
 
 

@@ -28,6 +28,7 @@ from stopadvisor.certification.labelling import tested_deltas as deltas_tested  
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.outcomes import CalibrationQuestions, OpenQuestions
 from stopadvisor.probes.records import graded_table
+from stopadvisor.report.sheets.plan import label_counts
 from stopadvisor.rules.losses import LOST, Guarantee
 from stopadvisor.runs.replies import reply_table
 from stopadvisor.runs.verdicts import ungraded
@@ -247,7 +248,19 @@ def test_labels_are_settled_where_people_agree_and_count_as_lost_elsewhere() -> 
     assert known.labellers == {"ann": 4, "bob": 3}
     assert known.disagreeing == ("apart",)
     state: Any = SimpleNamespace(labels=3.4, saving_pp=1.5)
-    assert known.counts(state) == LabelCounts(1, 4, 2, 1, 1, 3, 1.5)
+    assert known.counts(state) == LabelCounts(1, 4, 2, 1, 1, 3, 1.5, 1)
+
+
+def test_labels_that_equal_no_answer_are_counted_because_they_lose_nothing() -> None:
+    counted = graded_table([ungraded(record(name, gold=None)) for name in "abc"]).as_calibration()
+    records = {name: ungraded(record(name, gold=None)) for name in "abc"}
+    run: Any = SimpleNamespace(labelling=SimpleNamespace(questions=counted), records=records)
+    with Grader() as grader:
+        known = LabelRun.known(run, {"ann": {"a": "42", "b": "1234", "c": "?"}}, grader)
+    assert known.n_neither == 2
+    state: Any = SimpleNamespace(labels=0.0, saving_pp=0.0)
+    said = "3 used of 3 asked for; 2 equal no recorded answer, so they count as not lost"
+    assert label_counts(known.counts(state)) == said
 
 
 def test_a_reply_without_an_answer_is_not_shown() -> None:

@@ -146,7 +146,10 @@ def label_counts(labels: LabelCounts) -> str:
         )
         if n
     ]
-    return text + (f"; {' and '.join(lost)} count as lost" if lost else "")
+    text += f"; {' and '.join(lost)} count as lost" if lost else ""
+    if labels.neither:
+        text += f"; {labels.neither} equal no recorded answer, so they count as not lost"
+    return text
 
 
 def label_sheet(run: LabelledRun, options: str = "") -> Sheet:
