@@ -242,3 +242,5 @@ class AssessedRun(AssessmentResult, Shown):
     """All limits asked for, in words, unless there is only one, on lost answers."""
     promises: tuple[Promise, ...] | None = None
     """Only without `--alpha`: what several risks would buy."""
+    counted: int | None = None
+    """Calibration questions that a certificate counts, one of each group; missing if all."""

@@ -142,6 +142,7 @@ class FitAssessment:
             ),
             asked=None if settings.is_lost else promise_of(settings.guarantees),
             promises=self.promises,
+            counted=choice.n_calibration if choice.n_calibration < counts["calibration"] else None,
         )
 
 

@@ -7,14 +7,20 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from stopadvisor.assessment.fit_assessment import assess
+from stopadvisor.assessment.settings import Settings
 from stopadvisor.report.screen import draw
 from stopadvisor.report.sheet import Sheet
+from stopadvisor.report.sheets.assess import assess_sheet
 from stopadvisor.report.sheets.calibrate import calibrate_sheet
 from stopadvisor.report.sheets.files import preflight_sheet, profile_serving_sheet, promote_sheet
 from stopadvisor.report.sheets.verify import verify_sheet
+from tests.frozen import source_of, with_groups
 from tests.goldens import Goldens
+from tests.populations import POPULATIONS, renamed
 from tests.report import results
 
 FILES = Path(__file__).resolve().parent.parent / "testdata" / "sheets"
@@ -57,6 +63,23 @@ def test_without_gold_replies_differ_and_no_accuracy_is_shown() -> None:
     assert f" different {bare.losses} of {bare.n} questions" in words
     assert "no gold a reply counts as right if it is what full thinking answers" in words
     assert "accuracy" not in words
+
+
+@pytest.mark.slow
+def test_a_promise_is_rated_by_as_many_questions_as_its_column_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("stopadvisor.assessment.promises.PROMISES", (0.15,))
+    table = renamed(POPULATIONS[0].draw(400, np.random.default_rng(3)), "question ")
+    source = source_of(with_groups(table, 3), "groups")
+    assessment = assess(source, Settings(alpha=0.15, families=("confidence",)), propose=True)
+    run, groups = assessment.result(), len(set(source.part("calibration").groups))
+    assert run.counted == groups < run.split.calibration
+    sheet = assess_sheet(run)
+    assert f"certified by {groups}" in sheet.sections[0].header
+    assert f"({groups} count: one of each group" in dict(sheet.facts)["based on"]
+    alone = assess(source_of(table, "alone"), assessment.choice.settings).result()
+    assert alone.counted is None
 
 
 def drawn(sheet: Sheet) -> str:

@@ -159,6 +159,8 @@ def _facts(run: AssessedRun) -> Iterator[Fact]:
             text += f"; {percent(rule.fit_answer_saving_pct)} of its tokens saved"
         yield "on stop", text
     closed = f"{split.calibration} stay closed for calibrate"
+    if run.counted is not None:
+        closed += f" ({run.counted} count: one of each group or set of copies)"
     if split.test:
         closed += f", {split.test} for a test after it"
     yield "based on", f"{split.fit} of {run.workload.n_questions} questions (fit); {closed}"
@@ -333,7 +335,7 @@ def _paper_rules(run: AssessedByPaper) -> Section:
 def _promises(run: AssessedRun, promises: Sequence[Promise]) -> Section:
     """Return the table of promises, if `assess` ran without --alpha."""
     risk, accuracy = _graded_columns(run)
-    n, taken = run.split.calibration, run.matched_risk[0].alpha
+    n, taken = run.counted or run.split.calibration, run.matched_risk[0].alpha
     texts = [
         "* The figures here are for this promise. The last two columns: the probability that the "
         "calibration questions at hand certify a saving, and how many would make it 90 %."
