@@ -114,6 +114,17 @@ _READ_HERE = frozenset(
     )
 )
 
+_NEVER_NULL = frozenset(
+    (
+        *("add_generation_prompt", "add_special_tokens", "bad_words", "continue_final_message"),
+        *("echo", "ignore_eos", "include_reasoning", "include_stop_str_in_output"),
+        *("length_penalty", "min_tokens", "mm_payload", "priority", "request_id"),
+        *("routed_experts_prompt_start", "skip_special_tokens", "spaces_between_special_tokens"),
+        "use_beam_search",
+    )
+)
+"""Fields that vLLM refuses where they are null."""
+
 _IF_SAMPLED: dict[str, Callable[[float], bool]] = {
     "top_p": lambda value: 0 < value <= 1,
     "top_k": lambda value: value >= -1,
@@ -166,7 +177,7 @@ class Coverage:
         """Return the covered request, or the reason; does not check that it fits the context."""
         reference = self.policy.ladder[-1] if self.policy.ladder else None
         for name, value in body.items():
-            if value is None or name in _READ_HERE:
+            if name in _READ_HERE or (value is None and name not in _NEVER_NULL):
                 continue
             if name == "reasoning_effort" and reference and value == reference.reasoning_effort:
                 continue
@@ -197,9 +208,8 @@ class Coverage:
         if body.get("model") not in self.names:  # only the server knows its default model
             return "model"
         stream = body.get("stream")
-        if not (stream is None or isinstance(stream, bool)):
-            return "field"
-        if options is not None and not (stream and isinstance(options, Mapping)):
+        alone = options is not None and not (stream and isinstance(options, Mapping))
+        if alone or not isinstance(stream, bool | None):
             return "field"
         for name, value in (options or {}).items():
             if name not in ("include_usage", "include_obfuscation"):
@@ -232,9 +242,8 @@ class Coverage:
             value, calibrated = body.get(name), self.sampling[name]
             if value is None or (name == "top_k" and value == -1 and calibrated == 0):
                 continue
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                return False
-            if name == "top_k" and not isinstance(value, int):
+            kinds = int if name == "top_k" else int | float
+            if isinstance(value, bool) or not isinstance(value, kinds):
                 return False
             in_range = _IF_SAMPLED.get(name)
             if self.sampling["temperature"] == 0 and in_range is not None:

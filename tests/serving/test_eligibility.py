@@ -107,6 +107,9 @@ def test_fields_that_change_nothing(fields: dict[str, Any]) -> None:
         ({"user": 5}, "field"),
         ({"metadata": 7}, "field"),
         ({"top_k": 3.5}, "sampling"),
+        ({"ignore_eos": None}, "stop"),
+        ({"include_reasoning": None}, "thinking"),
+        ({"priority": None}, "field"),
     ],
 )
 def test_what_vllm_refuses_is_left_to_it(fields: dict[str, Any], expected: str) -> None:
