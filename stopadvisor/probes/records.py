@@ -177,11 +177,11 @@ def graded_table(
     def matrix(name: str, kind: Any, padding: Any = 0) -> NDArray[Any]:
         values = [getattr(c, name) for r in records for c in r.checkpoints]
         padded = np.full(probed.shape, padding, dtype=kind)
-        padded[probed] = np.array(values, dtype=kind)
+        padded[probed] = _column(name, values, kind)
         return padded
 
     def vector(name: str, kind: Any) -> NDArray[Any]:
-        return np.array([getattr(r, name) for r in records], dtype=kind)
+        return _column(name, [getattr(r, name) for r in records], kind)
 
     written: list[str | None] = [_in_normal_form(r.task, r.natural_answer) for r in records]
     if on_stop == "answer":
@@ -237,6 +237,21 @@ def graded_table(
     )
     outcomes = Outcomes(correct, natural_correct, visible_correct, natural_code, visible_code)
     return OpenQuestions.of(table, outcomes)
+
+
+def _column(name: str, values: Sequence[Any], kind: Any) -> NDArray[Any]:
+    """One field of all records; raises TypeError for a type that numpy would convert."""
+    allowed = _ALLOWED.get(kind)
+    if allowed is not None and (odd := set(map(type, values)) - allowed):
+        raise TypeError(f"{name!r} cannot be of type {odd.pop().__name__}")
+    return np.array(values, dtype=kind)
+
+
+_ALLOWED: dict[Any, set[type]] = {
+    np.bool_: {bool, type(None)},
+    np.int64: {int},
+    np.float64: {int, float, type(None)},
+}
 
 
 def question_columns(records: Sequence[Any]) -> dict[str, Any]:

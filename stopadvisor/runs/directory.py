@@ -121,6 +121,10 @@ class RunDirectory:
         if (schema := manifest.get("schema")) != SCHEMA:
             raise ProbeError(f"{file}: field 'schema' must be {SCHEMA}, got {short(schema)}")
         try:
+            for name in ("workload", "engine", "grading"):
+                if not isinstance(manifest[name], dict):
+                    raise KeyError(name)
+            manifest["workload"]["sha256"], manifest["created"]
             is_unchanged = has_its_id(manifest)
             cls(path, manifest).plan  # noqa: B018  the constructor checks every field
         except (KeyError, TypeError) as error:

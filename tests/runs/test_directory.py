@@ -300,6 +300,31 @@ def test_a_value_that_no_probe_can_have_is_no_internal_error(run: RunDirectory, 
         run.table()
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("correct", "false"), ("correct", 1), ("budget", "12"), ("budget", 12.7), ("markers", True)],
+)
+def test_no_value_is_converted_to_another(run: RunDirectory, name: str, value: Any) -> None:
+    """Numpy would take the text "false" for true, and 12.7 for 12."""
+    line = json.loads(record("a").to_json())
+    line["checkpoints"][0][name] = value
+    run.probes_path.write_text(json.dumps(line) + "\n")
+    with pytest.raises(ProbeError, match=f"'{name}' cannot be of type {type(value).__name__}"):
+        run.table()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("workload", "stop"), ("workload", {}), ("engine", None), ("grading", 5), ("grading", [])],
+)
+def test_a_manifest_of_other_types_is_refused(run: RunDirectory, name: str, value: Any) -> None:
+    file = run.path / "manifest.json"
+    file.write_text(json.dumps({**run.manifest, name: value}))
+    missing = "sha256" if value == {} else name
+    with pytest.raises(ProbeError, match=f"field '{missing}' is missing or malformed"):
+        RunDirectory.load(run.path)
+
+
 def test_a_full_disk_loses_nothing(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     run.append([record("a")])
     before = run.probes_path.read_bytes()
