@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from stopadvisor.assessment.limits import FitLimits
+from stopadvisor.assessment.limits import FitLimits, Shares
 from stopadvisor.assessment.rated import (
     SIMPLER_WITHIN,
     Imitation,
@@ -165,6 +165,11 @@ class Choice:
         """
         risks = (sequence.useful_risk for sequence in self.sequences)
         return min(next((risk for risk in risks if risk is not None), 0.0), 0.999)
+
+    @property
+    def shares_to_expect(self) -> tuple[Shares, ...]:
+        """Fit shares of each limit where `risk_to_expect` is measured; empty if none saves."""
+        return next((each.useful_shares for each in self.sequences if each.useful_shares), ())
 
     @property
     def saves_nothing(self) -> bool:

@@ -220,6 +220,8 @@ class LabelPlan:
     """Only with RUN: expected saving of its advised rule by the number of labels."""
     label_needs: tuple[LabelNeed, ...] | None = None
     """Only with a RUN without gold: labels that a promise about lost answers would take."""
+    gained: float | None = None
+    """Only for a drop measured on a RUN: expected share gained; as many more are lost."""
 
 
 def plan_labels(
@@ -230,17 +232,19 @@ def plan_labels(
     power: float = 0.8,
     split: tuple[float, float, float],
     loss: LossName | None = None,
+    gained: float = 0.0,
     saves_nothing: bool = False,
     label_savings: tuple[LabelRow, ...] | None = None,
     label_needs: tuple[LabelNeed, ...] | None = None,
 ) -> LabelPlan:
     """Find the number of labels for a given power.
 
-    `expected_risk` is that of the most careful threshold that saves.  With `saves_nothing` there is
+    `expected_risk` is that of the most careful threshold that saves; for a drop it is the share
+    lost minus the share `gained`.  With `saves_nothing` there is
     no such threshold, and no number suffices.  `label_savings` and `label_needs` are those of a
     run, if there is one.
     """
-    wanted, shares = Guarantee(loss or LOST.name, alpha), Shares(expected_risk, 0.0)
+    wanted, shares = Guarantee(loss or LOST.name, alpha), Shares(expected_risk + gained, gained)
     needed = None if saves_nothing else labels_for(wanted, delta, shares, power_wanted=power)
     twice = None
     if wanted.counted.is_binary and needed is not None and needed <= _MOST_COMPARED:
@@ -259,4 +263,5 @@ def plan_labels(
         loss=None if loss == LOST.name else loss,
         label_savings=label_savings,
         label_needs=label_needs or None,
+        gained=gained or None,
     )

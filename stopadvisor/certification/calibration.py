@@ -203,7 +203,9 @@ def labels_to_name(settings: Settings, choice: Choice | None) -> tuple[int | Non
     if choice and choice.saves_nothing:
         return None, None
     expected = 0.0 if choice is None else choice.risk_to_expect
-    return counted_labels(settings, settings.delta, expected), expected
+    # A drop needs more labels the more answers turn right, too: its mean alone says too little.
+    shares = () if choice is None or settings.is_plain else choice.shares_to_expect
+    return counted_labels(settings, settings.delta, shares or expected), expected
 
 
 def _entering(table: CalibrationQuestions, rows: IntArray) -> CalibrationQuestions:
@@ -255,7 +257,7 @@ def _certify_rule(
     # So few questions hardly measure the risk: name the fewest that could certify anything.
     expected = 0.0 if few else min(max(risks), 0.999)
     shares = None if sequence is None or settings.is_plain else sequence.useful_shares
-    labels = counted_labels(settings, delta, shares if shares and expected else expected)
+    labels = counted_labels(settings, delta, shares or expected)
     need = NotCertified(_NO_SAVING, labels, expected)
     if isinstance(found, Certified):
         return found, need

@@ -78,7 +78,10 @@ def command(_: Progress, source: Path | None, **params: Any) -> Printed:
         assessment = assess(opened, asked.settings(recorded, defaults=default_settings(opened)))
         if is_default("expected_risk"):
             params["expected_risk"] = assessment.choice.risk_to_expect
+            first = assessment.choice.shares_to_expect[:1]
+            params["gained"] = sum(min(each.lost, each.gained) for each in first)
             params["saves_nothing"] = assessment.choice.saves_nothing
+        params["loss"] = assessment.choice.settings.loss
         measured = {
             "label_savings": assessment.label_savings,
             "label_needs": assessment.label_needs,

@@ -124,3 +124,18 @@ def test_everybody_counts_the_same_labels(probed_run: Path, tmp_path: Path, call
     found = call.json("plan", run, "--alpha", "0.01")
     assert found["calibration_labels"] == refusal["labels_needed"]
     assert found["expected_risk"] == refusal["assumed_risk"]
+
+
+@pytest.mark.slow
+def test_a_drop_measured_on_a_run_counts_what_is_gained_too(tmp_path: Path, call: Call) -> None:
+    run = make_run(tmp_path / "run", 300)
+    call.json("assess", run, "--alpha", "drop=0.15", "--families", "confidence,fixed-budget")
+    found = call.json("plan", run)
+    check_valid("plan", found)
+    assert found["loss"] == "drop"  # as the run was assessed
+    n, gained, lost = found["calibration_labels"], found["gained"], found["expected_risk"]
+    assert gained > 0
+    reached = drop_power(n, 0.15, 0.05, lost + gained, gained)
+    assert found["power_reached"] == pytest.approx(reached)
+    assert reached >= 0.8
+    assert "are lost and" in call.screen("plan", run)

@@ -48,7 +48,8 @@ def plan_sheet(plan: LabelPlan, *, saves_nothing: bool = False) -> Sheet:
             )
         )
         return Sheet(f"No number of labels is enough {promise}.", sections=(reason, *sections))
-    risk = share(plan.expected_risk)
+    risk = f"{share(plan.expected_risk + (plan.gained or 0.0))} are lost"
+    risk += f" and {share(plan.gained)} gained" if plan.gained else ""
     shares = "/".join(f"{100 * part:g}" for part in plan.split)
     facts: list[Fact] = [
         (
@@ -58,7 +59,7 @@ def plan_sheet(plan: LabelPlan, *, saves_nothing: bool = False) -> Sheet:
         ),
         (
             "probability",
-            f"{probability_words(plan.power_reached)} that they do, if {risk} are lost; with more "
+            f"{probability_words(plan.power_reached)} that they do, if {risk}; with more "
             f"labels {'hardly ever' if loss == 'drop' else 'never'} below {share(plan.power)}",
         ),
     ]
