@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from stopadvisor.assessment.choice import Choice
+from stopadvisor.assessment.limits import Shares
 from stopadvisor.runs.sources import open_source
 from stopadvisor.stats.trinomial import drop_power
 from tests.material import Call, make_run
@@ -127,15 +129,17 @@ def test_everybody_counts_the_same_labels(probed_run: Path, tmp_path: Path, call
 
 
 @pytest.mark.slow
-def test_a_drop_measured_on_a_run_counts_what_is_gained_too(tmp_path: Path, call: Call) -> None:
+def test_a_drop_measured_on_a_run_counts_what_is_gained_too(
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = make_run(tmp_path / "run", 300)
-    call.json("assess", run, "--alpha", "drop=0.15", "--families", "confidence,fixed-budget")
+    call.json("assess", run, "--alpha", "drop=0.1", "--families", "confidence,fixed-budget")
+    for name, value in (("risk_to_expect", 0.02), ("shares_to_expect", (Shares(0.07, 0.05),))):
+        monkeypatch.setattr(Choice, name, value)
     found = call.json("plan", run)
     check_valid("plan", found)
-    assert found["loss"] == "drop"  # as the run was assessed
-    n, gained, lost = found["calibration_labels"], found["gained"], found["expected_risk"]
-    assert gained > 0
-    reached = drop_power(n, 0.15, 0.05, lost + gained, gained)
-    assert found["power_reached"] == pytest.approx(reached)
-    assert reached >= 0.8
-    assert "are lost and" in call.screen("plan", run)
+    assert (found["loss"], found["gained"]) == ("drop", 0.05)  # as the run was assessed
+    n, reached = found["calibration_labels"], found["power_reached"]
+    assert reached == pytest.approx(drop_power(n, 0.1, 0.05, 0.07, 0.05))
+    assert reached >= 0.8 > drop_power(n // 2, 0.1, 0.05, 0.07, 0.05)
+    assert "if 7.0% are lost and 5.0% gained" in call.screen("plan", run)
