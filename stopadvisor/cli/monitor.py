@@ -76,6 +76,12 @@ def command(
     monitor, remarks = replay(series, drift_reference(loaded), gold=grades, policy=loaded)
     if grades and not monitor.settings.needs_gold:
         remarks += ("this policy promises equal replies: gold changes nothing",)
+    terms = loaded.terms.certificate
+    if terms is not None and terms.group_claim is not None:
+        remarks += (
+            "the promise is about groups, one question of each; here every request counts, so "
+            "requests of few groups can raise or hide an alarm",
+        )
     result = monitored(monitor, loaded, remarks, replicas=len(series))
     return Printed(result, monitor_sheet(result), exit_code(monitor.alarms))
 

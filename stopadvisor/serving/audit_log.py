@@ -110,6 +110,8 @@ def _fault(record: Any) -> str | None:
         value = get(name)
         if value is not None and (type(value) not in _NUMBERS or not -_LARGEST < value < _LARGEST):
             return f"field {name!r}: expected a number, got {short_repr(value)}"
+    if type(get("cut", False)) is not bool:
+        return f"field 'cut': expected bool, got {short_repr(get('cut'))}"
     return None
 
 

@@ -62,6 +62,8 @@ class FullThinking:
     """The visible answer; None if thinking was cut off."""
     tokens: int
     """Tokens decoded for the audit."""
+    cut: bool = False
+    """Whether full thinking was cut off, by a limit that calibration had too."""
 
 
 FinishTrace = Callable[[], Awaitable[FullThinking]]
@@ -155,7 +157,8 @@ class Auditor:
         full = None if thinking.text is None else extract_natural(reply.task, thinking.text)
         served = normalize(reply.task, reply.answer or "")
         differs = not full or not served or served != normalize(reply.task, full)
-        self._write("result", id=reply.id, differs=differs, tokens=thinking.tokens)
+        cut = {"cut": True} if thinking.cut else {}
+        self._write("result", id=reply.id, differs=differs, tokens=thinking.tokens, **cut)
         self.metrics.audits.labels("differs" if differs else "equal").inc()
         self.metrics.audit_tokens.inc(thinking.tokens)
         self._export()

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from stopadvisor.policy.claims import claim
 from stopadvisor.policy.frozen import Policy
+from stopadvisor.policy.shown import certificate_of
 from stopadvisor.serving.monitoring import ALARMS, DRIFT_DELTA, Alarm, PromiseMonitor
 from stopadvisor.stats.sequential import requests_to_alarm
 
@@ -129,7 +129,7 @@ def monitored(
     monitor: PromiseMonitor, policy: Policy, remarks: Sequence[str], *, replicas: int
 ) -> MonitoredPromise:
     """Return the figures of a monitor."""
-    settings, counts, certificate = monitor.settings, monitor.counts, policy.terms.certificate
+    settings, counts, certificate = monitor.settings, monitor.counts, certificate_of(policy.terms)
     assert certificate is not None  # `watch_settings` refuses a policy that promises nothing
     saved = None
     if counts["resolved"]:  # a stop saves about what an audit decodes
@@ -137,7 +137,7 @@ def monitored(
     alarms = tuple(monitor.alarms[kind] for kind in ALARMS if kind in monitor.alarms)
     return MonitoredPromise(
         digest=policy.digest,
-        claim=claim(certificate),
+        claim=certificate.claim,
         verdict="alarm" if alarms else "no-alarm" if counts["audits"] else "no-audits",
         alarm=alarms[0] if alarms else None,
         alarms=alarms,

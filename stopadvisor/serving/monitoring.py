@@ -191,7 +191,12 @@ class PromiseMonitor:
         if kind == "request":
             self._request(record, key)
         else:
-            self._result(key, bool(record["differs"]), int(record.get("tokens") or 0))
+            self._result(
+                key,
+                bool(record["differs"]),
+                int(record.get("tokens") or 0),
+                cut=bool(record.get("cut")),
+            )
         time = record.get("t", 0.0)
         if time > self._time:
             self._time = float(time)
@@ -227,7 +232,7 @@ class PromiseMonitor:
             if test.update(value, tie) >= limit and name not in self.drifted:
                 self.drifted[name] = self.counts["requests"]
 
-    def _result(self, key: str, differs: bool, tokens: int) -> None:
+    def _result(self, key: str, differs: bool, tokens: int, *, cut: bool) -> None:
         if not self.processes["differs"].is_open(key):
             return  # its request is in a deleted log, or before a reset
         counts = self.counts
@@ -236,8 +241,10 @@ class PromiseMonitor:
         counts["differing"] += differs
         if differs:
             self.processes["differs"].resolve(key, 1)
-        else:
-            for process in self.processes.values():  # equal replies are right or wrong together
+        if cut or not differs:
+            # Equal replies are right or wrong together; where full thinking was cut off, the
+            # certificate counts nothing lost and nothing gained, so gold has no say.
+            for process in self.processes.values():
                 if process.is_open(key):
                     process.resolve(key, 0)
 

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from stopadvisor.policy.frozen import Policy, load_policy, save_policy
+from stopadvisor.policy.shown import certificate_of
 from stopadvisor.serving.audit_log import AuditLog
 from stopadvisor.serving.monitoring import drift_reference, watch_settings
 from tests.goldens import Goldens
 from tests.material import Call
-from tests.policy_content import example_content, policy_from
+from tests.policy_content import certificate_content, example_content, ladder_content, policy_from
 from tests.schemas import check_valid
 
 FILES = Path(__file__).parent.parent / "testdata" / "monitor"
@@ -104,6 +105,28 @@ def test_evidence_is_not_reset_before_it_is_an_alarm(call: Call) -> None:
     code, _, err = call(POLICY, LOGS, "--reset", "A. Smith")
     assert (code, file.read_bytes()) == (2, before)
     assert "no alarm is on: --reset would only discard the evidence" in err
+
+
+@pytest.mark.parametrize("group_claim", ["groups", None])
+def test_what_a_promise_about_groups_means_here_is_said(
+    call: Call, group_claim: str | None
+) -> None:
+    policy = write_policy(loss="differs", group_claim=group_claim)
+    write_log(policy, lost_from=10**9, requests=20)
+    said = any("every request counts" in remark for remark in call.json(POLICY, LOGS)["remarks"])
+    assert said == (group_claim is not None)
+
+
+def test_the_promise_of_a_ladder_is_worded_as_in_inspect(call: Call) -> None:
+    certificate = certificate_content(loss="differs", differs_upper=0.07)
+    policy = policy_from(ladder_content("cap", certificate=certificate))
+    save_policy(policy, POLICY)
+    write_log(policy, lost_from=10**9, requests=20)
+    promise = call.json(POLICY, LOGS)["claim"]
+    shown = certificate_of(policy.terms)
+    assert shown is not None
+    assert promise == shown.claim
+    assert "the reference" in promise
 
 
 def test_gold_breaks_the_promise_itself(call: Call) -> None:

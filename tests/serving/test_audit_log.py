@@ -250,6 +250,7 @@ def test_a_torn_line_is_said_and_ended(tmp_path: Path) -> None:
         ('{"kind":"other","t":1}', "line 2: field 'kind': expected one of request, result"),
         ('{"kind":"request","t":1,"id":"a"}', "line 2: field 'stop': expected int, got None"),
         ('{"kind":"result","t":1,"id":"a","differs":1}', "field 'differs': expected bool, got 1"),
+        ('{"kind":"result","t":1,"id":"a","differs":true,"cut":0}', "field 'cut': expected bool"),
         ('{"kind":"request","t":1,"id":"a","stop":1,"share":7}', "share must lie in"),
         ('{"kind":"reset","t":1,"by":"A","by":"B:C"}', "line 2: field 'by': expected once, got it"),
         ('{"kind":"shed","t":1,"id":"0","x":{"a":1,"a":2}}', "field 'a': expected once, got it"),

@@ -102,6 +102,20 @@ def test_a_share_is_picked_by_the_key_alone(tmp_path: Path) -> None:
     assert {name for name in names if three._picks(name)} != {n for n in names if one._picks(n)}
 
 
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_result_says_whether_full_thinking_was_cut(tmp_path: Path, cut: bool) -> None:
+    async def finish() -> FullThinking:
+        return FullThinking(None, 30, cut)
+
+    found = auditor(tmp_path, watched=policy(loss="drop", gained=0, differs_upper=0.1))
+    run(found, (served("a"), finish))
+    (path,) = tmp_path.iterdir()
+    record = json.loads(path.read_text().splitlines()[-1])
+    assert (record["differs"], record.get("cut", False)) == (True, cut)
+    # Cut, it counts 0 as at calibration; thinking that ended without an answer waits for gold.
+    assert found.log.monitor.processes["drop"].is_open("/a") == (not cut)
+
+
 @pytest.mark.parametrize("picked", [True, False])
 @pytest.mark.parametrize("logprob", [-0.5, None])
 def test_a_line_holds_what_was_served(tmp_path: Path, picked: bool, logprob: float | None) -> None:

@@ -288,6 +288,21 @@ def test_audits_ask_the_reference_too(server: RungServer, tmp_path: Path, capsys
     assert found["audit_tokens"] == 300 * len(served)
 
 
+@pytest.mark.parametrize("cut", [True, False])
+def test_an_audit_says_whether_the_reference_was_cut(tmp_path: Path, cut: bool) -> None:
+    rungs = [RUNGS[0], RUNGS[1] | ({"max_tokens": 200} if cut else {})]
+    with (
+        rung_server(say) as server,
+        ladder_gateway(tmp_path, server.url, rungs=rungs, audit=audit(tmp_path)) as gateway,
+    ):
+        gateway.ask(body_of(SERVED))
+        (auditor,) = gateway.gateway.auditors._by_digest.values()
+        until(lambda: auditor.log.monitor.counts["resolved"] == 1)
+        assert auditor.log.monitor.counts["differing"] == cut
+    (path,) = (tmp_path / "audits").iterdir()
+    assert ('"cut":true' in path.read_text()) == cut
+
+
 def test_samples_of_a_vote_are_continued_by_its_audit(tmp_path: Path) -> None:
     """As its promise is about the vote of the same samples, the audit draws the missing ones."""
     rule = {"asked": [0, 1, 2], "path": [[9.0, 2.0, 2.0]]}

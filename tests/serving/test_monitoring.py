@@ -200,6 +200,24 @@ def test_gains_count_for_drop_alone() -> None:
     assert (lost.counts["gold_losses"], drop.counts["gold_losses"]) == (0, -1)
 
 
+@pytest.mark.parametrize("settings", [LOST, DROP])
+def test_where_full_thinking_was_cut_nothing_is_lost_or_gained(settings: WatchSettings) -> None:
+    """As the certificate counts: `rules.losses` has no gain on a trace that was cut off."""
+    monitor, uncut = (PromiseMonitor(replace(settings, differs_limit=0.9)) for _ in range(2))
+    for k in range(300):
+        key, lost = str(k), k % 3 == 0
+        for one in (monitor, uncut):
+            one.apply(request(key, share=0.1))
+            cut = {"cut": True} if one is monitor and not lost else {}
+            one.apply(result(key, differs=True) | cut)
+            one.settle({key: (not lost, lost)})
+    assert (monitor.counts["differing"], monitor.counts["gold"]) == (300, 100)
+    assert monitor.counts["gold_losses"] == 100
+    assert monitor.alarms["promise"].watch == settings.loss
+    # The same gains on traces that ended by themselves make up for the losses of a drop.
+    assert ("promise" in uncut.alarms) == (settings.loss == "lost")
+
+
 def test_gold_of_equal_replies_and_of_strangers_decides_nothing() -> None:
     monitor = PromiseMonitor(LOST)
     monitor.apply(request("a", share=0.1))

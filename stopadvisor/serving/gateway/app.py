@@ -376,7 +376,7 @@ async def _finish(bound: Bound[PolicyService], trace: Trace) -> FullThinking:
     with bound.used() as service:
         await service.model.extend(trace)
         text = service.model.stops.visible_text(trace.visible) if trace.end.closed else None
-    return FullThinking(text, len(trace.ids) + trace.surplus - before)
+    return FullThinking(text, len(trace.ids) + trace.surplus - before, cut=trace.end.cut)
 
 
 # --- Replies of a ladder: sent whole once a rung passes, else forwarded ---------------------------
@@ -461,4 +461,5 @@ async def finish_climb(
     with bound.used() as servers:
         full = await climb(servers, policy, asked, reference_alone=True, before=climbed.asked)
     decoded = sum(reply.completion_tokens for reply in full.asked)
-    return FullThinking(full.served.text if full.served.finished else None, decoded)
+    text = full.served.text if full.served.finished else None
+    return FullThinking(text, decoded, cut=not any(reply.finished for reply in full.asked))

@@ -228,7 +228,7 @@ async def _finish(model: EngineModel, trace: Trace) -> FullThinking:
     """Think a stopped trace to its end."""
     tokens = await model.finish(trace)
     text = model.stops.visible_text(trace.visible) if trace.end.closed else None
-    return FullThinking(text, tokens)
+    return FullThinking(text, tokens, cut=trace.end.cut)
 
 
 class MarkedReplies:

@@ -305,6 +305,23 @@ def test_a_stopped_trace_thinks_on_where_it_was(tmp_path: Path) -> None:
     assert (counts["resolved"], counts["differing"]) == (1, 1)
 
 
+def test_an_audit_that_the_cap_cuts_says_so(tmp_path: Path) -> None:
+    policy, audit = (
+        policy_of(certificate=WATCHED, max_think=10, budgets=[0, 4, 8]),
+        AuditSettings(1.0, tmp_path),
+    )
+    route = route_at(FakeEngine(), policy, audit=audit)
+
+    async def go() -> None:
+        await Client(route).ask({"model": "tiny-reasoner", "messages": QUESTION})
+        await route.auditors.drain(5)
+
+    asyncio.run(go())
+    (path,) = tmp_path.iterdir()
+    assert '"differs":true' in path.read_text().splitlines()[-1]
+    assert '"cut":true' in path.read_text().splitlines()[-1]
+
+
 BODY = {"model": "tiny-reasoner", "messages": QUESTION}
 STOPS, GOES_ON = policy_of(certificate=WATCHED), policy_of(certificate=WATCHED, **NEVER)
 
