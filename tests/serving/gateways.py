@@ -262,7 +262,10 @@ class RunningGateway:
     def send(self, body: dict[str, Any]) -> socket.socket:
         """Send a chat request and read nothing."""
         data = json.dumps(body).encode()
-        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+        head = (
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n"
+        )
         return self.connect(head % len(data) + data)
 
     def reload(self) -> None:

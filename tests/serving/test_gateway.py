@@ -253,6 +253,24 @@ def test_what_is_not_covered_goes_through_as_it_came(
     assert answer.body == direct(server, gateway, body, "/v1/chat/completions").body
 
 
+@pytest.mark.parametrize(
+    ("headers", "way"),
+    [
+        ({"Content_Type": "Application/JSON; charset=utf-8"}, "policy; reason=covered"),
+        ({"Content_Type": "text/plain"}, "passthrough; reason=body"),
+        ({"Content_Type": ""}, "passthrough; reason=body"),
+        ({"X_Data_Parallel_Rank": "7"}, "passthrough; reason=field"),
+    ],
+    ids=["json", "text", "none", "rank"],
+)
+def test_headers_that_vllm_refuses_are_left_to_it(
+    server: OddServer, gateway: RunningGateway, headers: dict[str, Any], way: str
+) -> None:
+    server.asked.clear()
+    assert gateway.ask(chat_body(), **headers).way == way
+    assert (server.asked == [chat_body()]) == way.startswith("passthrough")
+
+
 def test_a_stream_is_what_the_body_asks_for(
     gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,7 +27,7 @@ from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import Climbed, Request
 from stopadvisor.runs.ladder import Rung
 from stopadvisor.serving.audits import AuditedReply, Auditors, FinishTrace, FullThinking
-from stopadvisor.serving.eligibility import TASK_HEADER, CoveredRequest
+from stopadvisor.serving.eligibility import RANK_HEADER, TASK_HEADER, CoveredRequest
 from stopadvisor.serving.gateway.forward import BrokenReply, Forwarder
 from stopadvisor.serving.gateway.intake import Admission, Incoming, Intake, Refusal
 from stopadvisor.serving.gateway.policies import Bound, PolicySet, ServedPolicy, upstream_key
@@ -219,6 +219,10 @@ class Gateway:
         request.streams = body.get("stream") is True
         if not is_chat:
             return None
+        kind = request.header(b"content-type").partition(";")[0].lower()
+        if kind != "application/json":  # vLLM refuses it
+            record.reason = "body"
+            return None
         named = self.policies.of(body.get("model"))
         task = request.header(TASK_HEADER.lower().encode()) or None
         served = for_task(named, task)
@@ -232,6 +236,9 @@ class Gateway:
         covered = served.coverage.check(body, task=task)
         if not isinstance(covered, CoveredRequest):
             record.reason = covered
+            return None
+        if request.header(RANK_HEADER.lower().encode()):
+            record.reason = "field"
             return None
         shadowed = self.settings.shadow or self.auditors.is_shadowed(served.policy)
         record.route = "shadow" if shadowed else "policy"

@@ -166,6 +166,13 @@ def test_what_is_not_covered_goes_to_the_original_handler_as_it_came() -> None:
     assert counted(client, "stopadvisor_requests_total", route="passthrough", reason="n") == 1
 
 
+def test_a_replica_named_in_a_header_is_left_to_the_original_handler() -> None:
+    """It refuses those that it does not have."""
+    client = client_of(FakeEngine())
+    assert asyncio.run(client.ask(asked(), {"X-data-parallel-rank": "7"})) == PASSED
+    assert client.header.startswith("passthrough; reason=field;")
+
+
 def test_a_failure_of_the_original_handler_is_counted_and_left_to_the_server() -> None:
     client = Client(route_at(FakeEngine()), fails=RuntimeError("no room"))
     with pytest.raises(RuntimeError, match="no room"):
