@@ -52,7 +52,7 @@ class FullComparison:
     full_correct: int
     """Right with full thinking."""
     lost: int
-    """Right with full thinking, wrong with stopping."""
+    """Stopped and wrong, right with full thinking."""
     token_saving_pct: float | None
     """Decoded tokens saved, net of probes; null without questions."""
     think_saving_pct: float | None

@@ -167,13 +167,15 @@ def answer_workload(
                 f"these answers are graded by {described(now)}, the calibration questions were by "
                 f"{described(calibrated)} (--grader)"
             )
+        questions = workload.questions[: settings.limit]
+        if settings.compare_full:
+            remarks += _on_comparison(policy, engine, plan, questions)
         # Everything that determines the answers, their grades and their costs.
         identity = [policy.digest, engine.identity(), plan.answer_cap, plan.on_stop]
         identity += [now] if grader.reads_questions else []
         setting = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
         path = settings.out or Path("runs") / f"{workload.name}-{policy.digest[:8]}.jsonl"
         with AnswerFile.open(path, setting) as file:
-            questions = workload.questions[: settings.limit]
             wanted = {question.id for question in questions}
             answer_pass = _AnswerPass(policy, plan, engine, file, grader, progress, settings)
             uncompared = sum(line.full is None for line in file.lines if line.id in wanted)
@@ -226,6 +228,25 @@ def _plan(
         )
     plan = stopping.policy_plan(policy, answer_cap=settings.answer_cap)
     return replace(plan, on_stop=settings.on_stop or plan.on_stop), remarks
+
+
+def _on_comparison(
+    policy: Policy, engine: Answering, plan: ProbePlan, questions: Sequence[Question]
+) -> Iterator[str]:
+    """Say what ``--compare-full`` measures besides stopping, and what its intervals assume."""
+    at_server = engine.identity()["engine"] == "openai"
+    votes = bool(policy.ladder) and policy.ladder[-1].repeat > 1
+    if votes or (at_server and cast("AnsweringEngine", engine).temperature(plan) != 0):
+        yield (
+            "the server samples: full thinking is drawn again here, not continued as at "
+            "calibration, so replies also differ by chance, and more count as lost or different"
+        )
+    groups = len({question.group_key for question in questions})
+    if groups < len(questions):
+        yield (
+            f"{len(questions)} questions are of {groups} groups (copies are one): the intervals "
+            "in brackets take questions as independent, and may be too narrow"
+        )
 
 
 # --- One pass -------------------------------------------------------------------------------------
@@ -428,7 +449,10 @@ def _compare(lines: Sequence[AnswerRecord]) -> FullComparison:
     )
     correct = sum(right for right, _ in graded)
     full_correct = sum(full for _, full in graded)
-    lost = sum(full and not right for right, full in graded)
+    # Never stopped, a question cannot be lost; sampled again, it may still be wrong this time.
+    lost = sum(
+        line.stopped and line.correct is False and full.correct is True for line, full in pairs
+    )
     return FullComparison(
         questions=n,
         decoded_tokens=decoded,

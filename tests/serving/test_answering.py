@@ -165,6 +165,38 @@ def test_a_comparison_with_full_thinking_says_what_stopping_saves_and_loses(benc
         assert (again.timed_questions, again.seconds, again.time_saving_pct) == (0, None, None)
 
 
+@pytest.mark.parametrize("temperature", [None, 0.6])
+def test_a_comparison_says_where_full_thinking_is_another_draw(
+    bench: Bench, temperature: float | None
+) -> None:
+    sampling = {"greedy": temperature is None, "temperature": temperature, "seed": 0}
+    policy = policy_of(bench.engine, sampling=sampling)
+    save_policy(policy, bench.folder / "policy.joblib")
+    assert bench.answer(limit=1, out=bench.folder / "alone.jsonl").remarks == ()
+    remarks = bench.answer(limit=1, compare_full=True).remarks
+    assert any("full thinking is drawn again" in each for each in remarks) == bool(temperature)
+
+
+@pytest.mark.parametrize("repeat", [1, 3])
+def test_a_vote_is_compared_with_another_vote(repeat: int) -> None:
+    """Elsewhere on a ladder two rungs are two draws at calibration too."""
+    policy: Any = SimpleNamespace(ladder=[SimpleNamespace(repeat=repeat)])
+    engine: Any = SimpleNamespace(identity=lambda: {"engine": "ladder"})
+    remarks = list(answering._on_comparison(policy, engine, answering._WHOLE_REPLIES, [QUESTION]))
+    assert len(remarks) == (repeat > 1)
+
+
+@pytest.mark.parametrize(("lines", "said"), [(6, False), (7, True)], ids=["alone", "a copy"])
+def test_a_comparison_says_that_its_intervals_take_copies_as_independent(
+    bench: Bench, lines: int, said: bool
+) -> None:
+    file = bench.folder / "sums.jsonl"
+    rows = file.read_text(encoding="utf-8").splitlines()
+    file.write_text("\n".join([*rows, rows[0]][:lines]) + "\n", encoding="utf-8")
+    remarks = bench.answer(compare_full=True).remarks
+    assert any(each.startswith("7 questions are of 6 groups") for each in remarks) == said
+
+
 def test_questions_that_made_the_policy_are_told_from_others(bench: Bench) -> None:
     bench.answer(limit=2)
     fit, calibration = (line.key for line in bench.lines)
@@ -404,6 +436,8 @@ def test_a_comparison_counts_what_was_stopped_and_what_has_two_grades() -> None:
         both(True, "7", "7", True, None, "length"),
     ]
     found = _compare([*lines, replace(lines[1], full=None)])
+    unstopped = both(False, "5", "7", False, True, "stop")
+    assert (_compare([unstopped]).lost, _compare([unstopped]).correct) == (0, 0)
     assert (found.questions, found.differing, found.differing_share) == (5, 3, 0.6)
     assert (found.labelled, found.correct, found.full_correct, found.lost) == (2, 1, 2, 1)
     assert (found.accuracy, found.full_accuracy, found.risk) == (0.5, 1.0, 0.5)
