@@ -224,7 +224,8 @@ def test_a_gateway_that_is_killed_comes_back_with_its_audits_and_drains(tmp_path
             """Return the text of a whole reply; None where the connection breaks off."""
             client = http.client.HTTPConnection(url.split("/")[2], timeout=20)
             try:
-                client.request("POST", "/v1/chat/completions", json.dumps(chat_body()))
+                kind = {"Content-Type": "application/json"}
+                client.request("POST", "/v1/chat/completions", json.dumps(chat_body()), kind)
                 reply = client.getresponse()
                 assert reply.getheader("X-StopAdvisor", "").startswith("policy; reason=covered")
                 content: str = json.load(reply)["choices"][0]["message"]["content"]
