@@ -259,6 +259,13 @@ def become_vllm(settings: ServeSettings, words: Sequence[str], *, quiet: bool) -
         texts = (prompt_templates(each.terms).values() for _, each in policies)
         for text in dict.fromkeys(chain(*texts)) if not settings.any_text else ():
             click.echo(f"covers questions asked as {dumps(text, ensure_ascii=False)}", err=True)
+        # A file may name one, and vLLM itself does for gpt-oss: the plugin decides, minutes later.
+        if not any("reason" in word or word.startswith("--config") for word in words):
+            click.echo(
+                "note: without --reasoning-parser NAME vLLM loads the model, and then refuses the "
+                "policy, unless it knows the model's parser",
+                err=True,
+            )
         # After the shadow comes stopping with audits, and after that watching the promise.
         policy = shlex.quote(str(settings.policy))
         step = f"serve {policy} --audit {_AUDITED} -- {shlex.join(words)}"

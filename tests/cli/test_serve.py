@@ -126,6 +126,29 @@ def test_it_says_how_questions_are_to_be_asked(
 
 
 @pytest.mark.parametrize(
+    ("words", "noted"),
+    [
+        ([], True),
+        (["--port", "1"], True),
+        (["--reasoning-parser", "qwen3"], False),
+        (["--reasoning_parser=qwen3"], False),
+        (["--structured-outputs-config", '{"reasoning_parser": "qwen3"}'], False),
+        (["--config", "vllm.yaml"], False),
+    ],
+)
+def test_a_missing_reasoning_parser_is_noted_before_vllm_loads_the_model(
+    words: list[str],
+    noted: bool,
+    policy: Path,
+    become: list[Started],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(Became):
+        main(["serve", str(policy), "--", "model", *words])
+    assert ("without --reasoning-parser NAME" in capsys.readouterr().err) == noted
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         (
