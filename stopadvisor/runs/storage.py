@@ -9,7 +9,7 @@ import os
 import secrets
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -273,6 +273,8 @@ def lock_directory(path: Path) -> Iterator[None]:
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.fstat(file.fileno()).st_nlink:  # its last holder has just removed it
+                raise BlockingIOError
             file.truncate(0)
             file.write(f"{os.getpid()}\n")
             file.flush()
@@ -288,9 +290,10 @@ def lock_directory(path: Path) -> Iterator[None]:
         try:
             yield
         except BaseException:
-            if is_new and [file.name for file in path.iterdir()] == [lock.name]:
-                lock.unlink()
-                path.rmdir()
+            with suppress(OSError):  # it was removed, or another process comes in
+                if is_new and [file.name for file in path.iterdir()] == [lock.name]:
+                    lock.unlink()
+                    path.rmdir()
             raise
 
 

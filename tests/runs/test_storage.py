@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import stat
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +140,37 @@ def test_reading_shows_its_progress_only_under_a_title(tmp_path: Path) -> None:
         assert shown == []
         assert len(list(finished_objects(file, "reading"))) == 3
     assert shown == [("reading", 3)]
+
+
+def test_a_lock_that_its_holder_has_just_removed_locks_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else two processes would each hold a lock of one run, or one that of a folder not there."""
+    run, own, held = tmp_path / "run", fcntl.flock, ExitStack()
+    held.enter_context(lock_directory(run))
+
+    def flock(file: Any, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", own)
+        held.__exit__(ValueError, ValueError("no model"), None)  # between our open and our lock
+        own(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(ProbeError, match="is writing this run"), lock_directory(run):
+        pytest.fail("it is locked, and is not there")
+    with lock_directory(run):
+        assert (run / ".lock").exists()
+
+
+def test_a_folder_that_somebody_removes_does_not_hide_why_work_failed(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+
+    def work() -> None:
+        with lock_directory(run):
+            shutil.rmtree(run)
+            append(run / "probes.jsonl", b"{}\n")
+
+    with pytest.raises(OutputError, match=r"cannot write .*No such file"):
+        work()
 
 
 def test_a_lock_names_its_holder(tmp_path: Path) -> None:
