@@ -487,9 +487,10 @@ def test_a_signal_ends_a_gateway_that_still_waits(
         threads.submit(look)
         assert serve(settings, logged) == 0
     assert seen == [200, 503]
-    events = [json.loads(line)["event"] for line in logged.getvalue().splitlines()]
-    assert "ready" not in events
-    assert events[-2:] == ["draining", "stopped"]
+    first, *later = map(json.loads, logged.getvalue().splitlines())
+    assert (first["event"], first["upstreams"], first["seconds"]) == ("waiting", [nobody], 300.0)
+    assert "ready" not in [line["event"] for line in later]
+    assert [line["event"] for line in later[-2:]] == ["draining", "stopped"]
 
 
 def _status(port: int, path: str) -> int:

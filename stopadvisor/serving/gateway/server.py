@@ -101,6 +101,7 @@ async def _run(
         loop.add_signal_handler(number, lambda: gateway.leave())
     reload_on_hangup(gateway.reload)
     port = listening.getsockname()[1]
+    log.write("waiting", upstreams=settings.upstreams, seconds=settings.retry_timeout)
     await run(gateway, listening, lambda: log.write("ready", port=port, policies=gateway.names()))
     log.write("stopped")
     return gateway.exit_code
