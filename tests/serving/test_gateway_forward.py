@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry
 
 from stopadvisor.serving.gateway.forward import BrokenReply, Forwarder
 from stopadvisor.serving.gateway.intake import Incoming, Refusal, Target
-from stopadvisor.serving.gateway.pool import Pool
+from stopadvisor.serving.gateway.pool import Pool, Upstream
 from stopadvisor.serving.metrics import Log, Metrics
 from stopadvisor.serving.serve_settings import Timeouts
 from tests.serving.virtual_server import run_virtually
@@ -232,6 +232,21 @@ def test_a_request_is_tried_again_if_another_try_can_help(
         assert found.refusal == ends
     if upstreams:
         assert found.pool.all[0].is_up == (replies[0] is not REFUSED)
+
+
+def test_a_server_is_said_to_be_busy_if_the_other_one_goes_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = Pool.pick
+
+    def pick(pool: Pool, tried: Collection[Upstream]) -> Upstream | None:
+        found = own(pool, tried)
+        pool.all[1].is_up = not tried  # it goes just after it was found
+        return found
+
+    monkeypatch.setattr(Pool, "pick", pick)
+    found = forwarded(BUSY, upstreams=2)
+    assert (found.refusal, found.asked) == ((503, "the upstream is busy"), [False])
 
 
 @pytest.mark.parametrize(

@@ -86,9 +86,6 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         ),
         "Forwarder._at: loop.time() > renewed + limits.between / 10 ->": "the same moment",
         "Forwarder._at: renewed + limits.between / 10 ->": "the limit is renewed more often",
-        "Forwarder.forward: (503, 'the upstream is busy') -> (504": (
-            "told only if the request's time runs out just before another server is asked"
-        ),
         "Forwarder.get: answer.status >= 300 ->": "no server answers with 300",
         "Forwarder.get: len(body) > _MOST_BYTES ->": "one byte less is fine",
         "Forwarder.get: self._timeouts.connect + 3 -> self._timeouts.connect + 4": (
