@@ -268,12 +268,12 @@ def _allows(look: Look, asked: Mapping[str, Any], *, own: bool) -> bool:
         # Lost answers differ too, so a certificate on lost ones may follow one on differing ones.
         del had["loss"]
     settled = had.pop("standing", had if own else None)
-    # The number of labels must be fixed before any figure of these questions is shown.
-    return (
-        settled is not None
-        and settled.get("sampled_labels") == asked.get("sampled_labels")
-        and all(key in asked and asked[key] == value for key, value in settled.items())
-    )
+    if settled is None:
+        return False
+    # A look leaves out defaults, so a further setting is another choice (a loss, a limit, a number
+    # of labels), unless it follows from the questions.
+    new = asked.keys() - settled.keys() - {"data", "asking", "traces"}
+    return not new and all(key in asked and asked[key] == value for key, value in settled.items())
 
 
 # --- Policies checked on a run's questions --------------------------------------------------------

@@ -476,16 +476,19 @@ def test_a_rule_from_elsewhere_keeps_its_prices_and_leaves_out_what_was_shown(ca
 
 
 def test_a_policy_may_promise_that_few_replies_differ(call: Call) -> None:
-    words = (RUN, *LOOSE, "--alpha", "0.3", "--looks", "2")
-    lost = call.json(*words, "--out", "lost.json")
-    found = call.json(*words, "--loss", "differs", "--out", "differs.json")
+    words = (*LOOSE, "--alpha", "0.3", "--looks", "2")
+    shutil.copytree(RUN, "elsewhere/sums")  # no neighbour: its looks do not count here
+    lost = call.json("elsewhere/sums", *words, "--out", "lost.json")
+    found = call.json(RUN, *words, "--loss", "differs", "--out", "differs.json")
     certificate = found["certificate"]
     assert "loss" not in lost["certificate"]  # files without the key mean lost
     assert certificate["loss"] == "differs"
     assert "at most 30 % of replies differ from what full" in certificate["claim"]
     assert certificate_in(load_policy("differs.json")) == certificate
-    first, second = looks_of(open_source(RUN).folder)
+    (first,), (second,) = (looks_of(Path(folder)) for folder in ("elsewhere/sums", RUN))
     assert (first.asked.get("loss"), second.asked["loss"]) == (None, "differs")
+    refused = call.json("elsewhere/sums", *words, "--loss", "differs", code=2)
+    assert "look 1 at these calibration questions" in refused["error"]["message"]
     assert first.asked["data"] != second.asked["data"]  # the answers are in this one
 
 

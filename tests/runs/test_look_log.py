@@ -169,7 +169,7 @@ def test_sharing_delta_does_not_allow_a_look_after_a_certificate(tmp_path: Path)
 
 
 def test_after_shown_outcomes_only_the_standing_settings_may_follow(tmp_path: Path) -> None:
-    asked = {"protocol": "paper", "standing": {"alpha": 0.15}}
+    asked = {"protocol": "paper", "standing": ALPHA_15}
     assert take_look(tmp_path, ["a"], asked, delta=0.05).opened
     with pytest.raises(CalibrationError, match=r"showed their outcomes \(paper\)"):
         take_look(tmp_path, ["a"], ALPHA_10, delta=0.05)
@@ -184,6 +184,30 @@ def test_a_look_that_shows_outcomes_settles_no_later_settings(tmp_path: Path) ->
     with pytest.raises(CalibrationError, match=r"look 1 at these .* ended in a certificate"):
         take_look(tmp_path, ["a"], ALPHA_15 | {"data": "corrected"}, delta=0.05)
     assert take_look(tmp_path, ["a"], ALPHA_10 | {"data": "corrected"}, delta=0.05).number == 3
+
+
+@pytest.mark.parametrize(
+    "further",
+    [
+        {"loss": "drop"},
+        {"loss": "differs"},
+        {"also": [{"loss": "lost", "alpha": 0.2, "category": "luckiest"}]},
+        {"on_give_up": "reply"},
+    ],
+    ids=lambda further: "-".join(map(str, further)),
+)
+@pytest.mark.parametrize("standing", [False, True])
+def test_settings_that_an_opened_look_left_at_their_defaults_may_not_change(
+    tmp_path: Path, further: dict[str, Any], standing: bool
+) -> None:
+    """A look names no default, so settings that it lacks are others, chosen by its figures."""
+    asked = {"protocol": "study", "standing": ALPHA_10} if standing else ALPHA_10
+    first = take_look(tmp_path, ["a"], asked, delta=0.05)
+    record_result(tmp_path, first, certified=True)
+    with pytest.raises(CalibrationError, match="look 1 at these"):
+        take_look(tmp_path, ["a"], ALPHA_10 | further, delta=0.05)
+    follows = ALPHA_10 | {"data": "corrected", "traces": 2}  # as the run holds them, unchosen
+    assert take_look(tmp_path, ["a"], follows, delta=0.05).number == 2
 
 
 @pytest.mark.parametrize(
