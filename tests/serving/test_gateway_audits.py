@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry as Registry
 
+from stopadvisor.policy.frozen import load_policy
 from stopadvisor.serving.audit_log import find_series, replay, reset
 from stopadvisor.serving.audits import AuditedReply, FullThinking
 from stopadvisor.serving.gateway.policies import Bound
@@ -23,7 +25,15 @@ from stopadvisor.serving.serve_settings import AuditSettings
 from tests.engines.fake_server import Story
 from tests.engines.test_openai_online import LENGTH, VISIBLE
 from tests.integration.server import free_port
-from tests.serving.gateways import OddServer, RunningGateway, chat_body, odd_server, running, until
+from tests.serving.gateways import (
+    OddServer,
+    RunningGateway,
+    chat_body,
+    odd_server,
+    running,
+    save_changed,
+    until,
+)
 
 STOP = 4
 """Thinking tokens before the stop."""
@@ -161,6 +171,28 @@ def test_an_alarm_ends_the_stopping_until_it_is_reset(
         assert gateway.ask(chat_body()).way == "shadow; reason=covered"
         reset(find_series([folder], next(folder.iterdir()).name.split("-")[1]), "A. Smith")
         assert gateway.ask(chat_body()).way == "policy; reason=covered"
+
+
+def test_a_refused_reload_acts_on_no_alarm_of_what_it_refused(
+    server: OddServer, policy: Path, policies: Path, tmp_path: Path
+) -> None:
+    """An earlier alarm of a policy that is not in use ends no gateway."""
+    settings, served = audit(tmp_path / "audits", on_alarm="exit"), tmp_path / "served"
+    served.mkdir()
+    with running(policy, server, audit=settings) as gateway:
+        for number in range(1, 40):
+            gateway.ask(chat_body())
+            until(lambda number=number: resolved(gateway) >= number)  # type: ignore[misc]
+            if gateway.gateway.exit_code:
+                break
+    shutil.copy(policies / "never.json", served / "one.json")
+    with running(served, server, audit=settings) as gateway:
+        shutil.copy(policy, served / "one.json")
+        unserved = load_policy(policy).content["model"] | {"name": "unserved"}
+        save_changed(policy, served / "two.json", model=unserved)
+        gateway.reload()
+        assert gateway.lines[-1]["event"] == "reload-refused"
+        assert (gateway.gateway.exit_code, gateway.gateway.draining) == (0, False)
 
 
 def test_an_alarm_that_is_still_on_keeps_a_gateway_from_starting(

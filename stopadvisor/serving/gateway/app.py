@@ -105,13 +105,14 @@ class Gateway:
         async with self._swapping:
             try:
                 new = await asyncio.to_thread(PolicySet.load, self.settings)
-                self.auditors.open(served.policy for served in new.all)
                 checked = [upstream for upstream in self.pool.all if upstream.is_up]
                 if not checked:
                     raise EngineError("no upstream is in use to check the policies with")
                 try:
                     for upstream in checked:
                         await new.open_at(upstream, retry_timeout=_CHECK_SECONDS)
+                    # Last, because an earlier alarm of theirs may end this gateway.
+                    self.auditors.open(served.policy for served in new.all)
                 except BaseException:
                     await new.retire()
                     raise
