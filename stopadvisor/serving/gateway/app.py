@@ -214,15 +214,12 @@ class Gateway:
             record.reason = "room" if is_chat else record.reason
             return None
         body = await _offload(_parsed, request.body, size=size)
-        if not isinstance(body, dict):
+        kind = request.header(b"content-type").partition(";")[0].lower()
+        if not isinstance(body, dict) or kind != "application/json":  # which vLLM refuses
             record.reason = "body"
             return None
         request.streams = body.get("stream") is True
         if not is_chat:
-            return None
-        kind = request.header(b"content-type").partition(";")[0].lower()
-        if kind != "application/json":  # vLLM refuses it
-            record.reason = "body"
             return None
         named = self.policies.of(body.get("model"))
         task = request.header(TASK_HEADER.lower().encode()) or None
@@ -234,12 +231,10 @@ class Gateway:
         if served.policy.kind == "full-budget":
             record.route, record.reason = "policy", "full-budget"
             return None
-        covered = served.coverage.check(body, task=task)
+        ranked = request.header(RANK_HEADER.lower().encode())
+        covered = "field" if ranked else served.coverage.check(body, task=task)
         if not isinstance(covered, CoveredRequest):
             record.reason = covered
-            return None
-        if request.header(RANK_HEADER.lower().encode()):
-            record.reason = "field"
             return None
         shadowed = self.settings.shadow or self.auditors.is_shadowed(served.policy)
         record.route = "shadow" if shadowed else "policy"
