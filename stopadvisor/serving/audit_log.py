@@ -9,6 +9,7 @@ a whole line or none; only a power failure can tear the last one.
 
 from __future__ import annotations
 
+import fcntl
 import heapq
 import io
 import json
@@ -367,6 +368,12 @@ class AuditLog:
     def _open(self, path: Path) -> None:
         """Open a file and keep it open: opening takes longer than writing a line."""
         file = _opened(path)
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this process ends
+        except OSError as error:
+            raise OutputError(
+                f"{path}: another server is writing it; each needs its own --audit-log"
+            ) from error
         self._close()
         self._close = weakref.finalize(self, file.close)
         self._path, self._file = path, file

@@ -218,6 +218,28 @@ def test_kill_9_loses_no_line(tmp_path: Path) -> None:
     assert AuditLog(tmp_path, SETTINGS).monitor.counts["requests"] == 50
 
 
+def test_a_log_has_one_writer(tmp_path: Path) -> None:
+    """A second server would give up the audits of the first, whose results are then refused."""
+    program = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from stopadvisor.ground.errors import OutputError\n"
+        "from stopadvisor.serving.audit_log import AuditLog\n"
+        "from tests.serving.test_audit_log import SETTINGS\n"
+        "try:\n"
+        "    AuditLog(Path(sys.argv[1]), SETTINGS)\n"
+        "except OutputError as error:\n"
+        "    print(error)\n"
+    )
+    log = AuditLog(tmp_path, SETTINGS)
+    log.write("request", id="open", stop=43, share=0.1)
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    second = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert "another server is writing it; each needs its own --audit-log" in second.stdout
+    log.write("result", id="open", differs=False)
+    assert read(tmp_path).counts["resolved"] == 1
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_what_is_no_number_is_not_written(bad: float) -> None:
     for value in (bad, [bad]):
