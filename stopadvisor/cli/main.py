@@ -10,6 +10,7 @@ import codecs
 import errno
 import os
 import re
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -211,6 +212,8 @@ def main(args: Sequence[str] | None = None) -> int:
         result = cli.main(args=words, prog_name="stopadvisor", standalone_mode=False)
         sys.stdout.flush()
     except (click.Abort, KeyboardInterrupt):
+        if args is None:  # a second one while Python exits would print a traceback
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
         return _fail("Interrupted", "interrupted", INTERRUPTED, as_json)
     except StopAdvisorError as error:
         return _fail(type(error).__name__, str(error), error.exit_code, as_json)

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tomllib
@@ -201,6 +202,21 @@ def test_errors_become_exit_codes_and_one_line(
     assert found.keys() == {"type", "message", "exit_code"}
     assert found["exit_code"] == exit_code
     assert found["message"]
+
+
+def test_a_second_interrupt_while_python_exits_ends_it_without_a_traceback() -> None:
+    program = (
+        "import atexit, os, signal, sys\n"
+        "from stopadvisor.cli import main\n"
+        "def interrupted(**_):\n"
+        "    atexit.register(os.kill, os.getpid(), signal.SIGINT)\n"
+        "    raise KeyboardInterrupt\n"
+        "main.cli.main = interrupted\n"
+        "sys.exit(main.main())\n"
+    )
+    done = python("-c", program)
+    assert done.returncode == -signal.SIGINT, "which shells report as 130"
+    assert done.stderr == "stopadvisor: interrupted\n"
 
 
 def test_a_bug_is_one_line_with_the_way_to_its_traceback(
