@@ -21,7 +21,7 @@ from stopadvisor.probes.asking import OnStop
 from stopadvisor.probes.outcomes import OpenQuestions, Outcomes
 from stopadvisor.probes.table import NO_PROBE, ProbeTable, Reference, agreeing, answer_codes
 
-__all__ = ["Checkpoint", "Graded", "ProbeRecord", "graded_by_gold", "graded_table"]
+__all__ = ["Checkpoint", "Graded", "ProbeRecord", "column", "graded_by_gold", "graded_table"]
 
 
 class Graded(Protocol):
@@ -177,11 +177,11 @@ def graded_table(
     def matrix(name: str, kind: Any, padding: Any = 0) -> NDArray[Any]:
         values = [getattr(c, name) for r in records for c in r.checkpoints]
         padded = np.full(probed.shape, padding, dtype=kind)
-        padded[probed] = _column(name, values, kind)
+        padded[probed] = column(name, values, kind)
         return padded
 
     def vector(name: str, kind: Any) -> NDArray[Any]:
-        return _column(name, [getattr(r, name) for r in records], kind)
+        return column(name, [getattr(r, name) for r in records], kind)
 
     written: list[str | None] = [_in_normal_form(r.task, r.natural_answer) for r in records]
     if on_stop == "answer":
@@ -239,7 +239,7 @@ def graded_table(
     return OpenQuestions.of(table, outcomes)
 
 
-def _column(name: str, values: Sequence[Any], kind: Any) -> NDArray[Any]:
+def column(name: str, values: Sequence[Any], kind: Any) -> NDArray[Any]:
     """One field of all records; raises TypeError for a type that numpy would convert."""
     allowed = _ALLOWED.get(kind)
     if allowed is not None and (odd := set(map(type, values)) - allowed):

@@ -124,7 +124,11 @@ class RunDirectory:
             for name in ("workload", "engine", "grading"):
                 if not isinstance(manifest[name], dict):
                     raise KeyError(name)
-            manifest["workload"]["sha256"], manifest["created"]
+            manifest["workload"]["sha256"], manifest["created"], manifest["prompt_template"]
+            if not isinstance(manifest["workload"]["path"], str):
+                raise KeyError("workload.path")
+            if type(manifest["plan"]["max_think"]) is not int:  # may differ under the same id
+                raise KeyError("plan.max_think")
             is_unchanged = has_its_id(manifest)
             cls(path, manifest).plan  # noqa: B018  the constructor checks every field
         except (KeyError, TypeError) as error:

@@ -22,7 +22,7 @@ from stopadvisor.answers.normal_form import extract_natural, guess_task, normali
 from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.ground.errors import ProbeError, WorkloadError
 from stopadvisor.probes.outcomes import OpenQuestions, Outcomes
-from stopadvisor.probes.records import graded_by_gold, question_columns
+from stopadvisor.probes.records import column, graded_by_gold, question_columns
 from stopadvisor.probes.rungs import Rungs, Spent, Votes
 from stopadvisor.probes.table import ProbeTable, agreeing, answer_codes, on_grid
 from stopadvisor.runs.ladder import Ladder, Rung
@@ -322,9 +322,8 @@ def reply_table(
             raise ProbeError(f"question {record.id!r} has other rungs than the ladder's {wanted}")
 
     def matrix(name: str, kind: Any) -> Any:
-        return np.array(
-            [[getattr(r, name) for r in record.rungs] for record in records], dtype=kind
-        )
+        values = [getattr(reply, name) for record in records for reply in record.rungs]
+        return column(name, values, kind).reshape(len(records), -1)
 
     finished = matrix("finished", np.bool_)
     texts = np.where(finished, matrix("normalized", object), "")

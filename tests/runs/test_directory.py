@@ -325,6 +325,20 @@ def test_a_manifest_of_other_types_is_refused(run: RunDirectory, name: str, valu
         RunDirectory.load(run.path)
 
 
+@pytest.mark.parametrize(
+    "field", ["prompt_template", "workload.path", "plan.max_think"], ids=lambda name: name
+)
+def test_a_manifest_without_what_the_id_leaves_out_is_refused(
+    run: RunDirectory, field: str
+) -> None:
+    manifest = json.loads((run.path / "manifest.json").read_text())
+    part, _, name = field.rpartition(".")
+    del (manifest[part] if part else manifest)[name]
+    (run.path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ProbeError, match=rf"field '({field}|{name})' is missing or malformed"):
+        RunDirectory.load(run.path)
+
+
 def test_a_full_disk_loses_nothing(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     run.append([record("a")])
     before = run.probes_path.read_bytes()

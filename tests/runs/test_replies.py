@@ -105,6 +105,22 @@ def test_a_ladder_is_refused_in_one_line(tmp_path: Path, text: str, message: str
     assert str(file) in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("correct", "false"), ("finished", "false"), ("completion_tokens", "7"), ("seconds", "1")],
+)
+def test_no_value_of_a_reply_is_converted_to_another(tmp_path: Path, name: str, value: str) -> None:
+    """Numpy would take the text "false" for true: a wrong reply for right, a cut one for whole."""
+    rungs = [reply("small", "2"), reply("large", "1")]
+    source = run_of(tmp_path, [{"id": "a", "gold": "1", "rungs": rungs}], TWO)
+    file = source.folder / "replies.jsonl"
+    line = json.loads(file.read_text())
+    line["rungs"][0][name] = value
+    file.write_text(json.dumps(line) + "\n")
+    with pytest.raises(ProbeError, match=rf"replies\.jsonl: .*'{name}' cannot be of type str"):
+        open_source(source.folder)
+
+
 def test_what_a_manifest_holds_of_a_ladder_gives_it_back() -> None:
     for ladder in (TWO, VOTE):
         assert ladder_of({"rung": [plain(rung) for rung in ladder.rungs]}, "m") == ladder
