@@ -154,6 +154,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
     },
     "stats/trinomial": {
         "drop_size: 0.001 / n ->": "half an interval is shorter",
+        "drop_size: -2 -> -3": "the corner begins as close to the end, and decides no size",
         ": _REACH = 9.0 ->": "less lies there than any precision",
         ": _ROUNDING = 1e-09 ->": "less than the precision of a bound",
         ": _SPACING = 0.037 ->": "a grid that is about as fine",
