@@ -90,11 +90,11 @@ def planned_labels(
         if wanted in (None, planned):
             return planned
         if not fresh:
-            named = "no --labels" if planned is None else f"--labels {planned}"
+            named = "without --labels" if planned is None else f"with --labels {planned}"
             raise CalibrationError(
-                f"look {look.number} at these questions named {named}, which settled which labels "
-                f"count before any of their figures was shown, got --labels {wanted}: pass --fresh "
-                "for questions that no look has used"
+                f"look {look.number} at these questions was taken {named} and showed figures of "
+                f"them: which labels count is fixed before that, got --labels {wanted}; pass "
+                "--fresh for questions that no look has used"
             )
     return wanted
 

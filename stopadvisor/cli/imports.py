@@ -337,7 +337,7 @@ def _import_probes(params: Mapping[str, Any], progress: Progress) -> _Imported:
         progress.remark("no log-probabilities: rules that read them are left out")
     for sentence in on_grades:
         progress.remark(sentence)
-    return imported, import_probes_sheet(imported)
+    return imported, import_probes_sheet(imported, params["grader"])
 
 
 def _import_replies(params: Mapping[str, Any], progress: Progress) -> _Imported:

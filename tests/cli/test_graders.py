@@ -206,10 +206,11 @@ def test_recorded_answers_are_graded_by_a_function(call: Call) -> None:
         Path("probes.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
 
     write(line | asked, other)
-    code, _, err = call(*words)
+    code, screen, err = call(*words)
     assert code == 0, err
     assert "graders:lenient could not judge 2 of 4 distinct answers" in err
     assert manifest()["grading"]["grader"] == "graders:lenient"
+    assert "6 labels by graders:lenient, the others as recorded" in screen
     unsure, sure = RunDirectory.load(Path("run")).records()
     assert (unsure.cannot_tell, unsure.natural_correct) == (3, False)
     assert (sure.cannot_tell, sure.natural_correct) == (0, True)

@@ -197,6 +197,13 @@ def test_keys(call: Call) -> None:
     assert third["id"] in undone.err.getvalue().rpartition("\nQuestion ")[2]
 
 
+def test_without_a_label_none_is_said_to_certify(call: Call) -> None:
+    said = " ".join(call("label", "run", *ASK, "--export", "sheet.csv")[1].split())
+    assert said.startswith("The run without labels certifies ")
+    assert "0 used of 0 asked for" in said
+    assert Labeller(most=1).label().startswith("These labels certify ")
+
+
 def test_nobody_is_told_which_answer_a_stop_would_give(call: Call) -> None:
     begun = begin(Path("run"), REQUEST, Progress())
     first = []
@@ -294,7 +301,7 @@ def test_planned_labels_settle_what_counts(call: Call) -> None:
         said.split()
     )
     assert (found["look"]["number"], sum("asked" in row for row in log())) == (1, 1)
-    assert "look 1 at these questions named --labels 10" in call.refused(
+    assert "look 1 at these questions was taken with --labels 10 and showed" in call.refused(
         "label", "run", *ASK, "--labels", "20", "--export", "none.jsonl"
     )
     assert not Path("none.jsonl").exists()

@@ -80,8 +80,8 @@ def _asking(words: str) -> Fact:
     return "next", f"stopadvisor {words}, with --model and your model's name or folder"
 
 
-def import_probes_sheet(probes: ImportedProbes) -> Sheet:
-    """Return the sheet of `import probes`."""
+def import_probes_sheet(probes: ImportedProbes, grader: str | None = None) -> Sheet:
+    """Return the sheet of `import probes`; without a named grader, gold decided."""
     answers = plural(probes.n_probes, "forced answer")
     places = "each question's own positions"
     if probes.budgets is not None:
@@ -97,7 +97,7 @@ def import_probes_sheet(probes: ImportedProbes) -> Sheet:
                 f"{probes.n_traces}, {probes.n_truncated} of them cut; at most "
                 f"{probes.max_think} tokens",
             ),
-            ("graded", _graded(probes, probes.n_traces, "trace")),
+            ("graded", _graded(probes, probes.n_traces, "trace", grader or "gold")),
             ("model", probes.model or "none: a policy is bound to no model"),
         ),
         command=f"stopadvisor assess {shell_quote(probes.run)}",
@@ -130,11 +130,11 @@ def _rungs(rungs: Sequence[RungReplies]) -> Section:
     return Section("Rungs, in the order of climbing", names, tuple(rows))
 
 
-def _graded(run: ImportedRun, lines: int, noun: str) -> str:
+def _graded(run: ImportedRun, lines: int, noun: str, by: str = "gold") -> str:
     ungraded = run.n_ungraded
     if ungraded == lines:
         return "none: a reply will count as right if it agrees with full thinking"
-    text = plural(run.n_graded, "label") + " by gold, the others as recorded"
+    text = plural(run.n_graded, "label") + f" by {by}, the others as recorded"
     return f"{text}; {plural(ungraded, noun)} with neither" if ungraded else text
 
 

@@ -156,10 +156,12 @@ def label_counts(labels: LabelCounts) -> str:
 def label_sheet(run: LabelledRun, options: str = "") -> Sheet:
     """Return the sheet of `label`; the next command repeats `options`."""
     saving = run.certified_saving_pct
-    headline = f"These labels certify nothing yet at {share(run.alpha)} lost."
+    none = not run.labels.asked + run.labels.workload
+    certify = "The run without labels certifies" if none else "These labels certify"
+    headline = f"{certify} nothing yet at {share(run.alpha)} lost."
     if saving > 0:
         headline = (
-            f"These labels certify at most {share(run.alpha)} lost. Fit questions put the saving "
+            f"{certify} at most {share(run.alpha)} lost. Fit questions put the saving "
             f"at {percent(saving)}."
         )
     facts: list[Fact] = [("labels", label_counts(run.labels))]
