@@ -283,7 +283,7 @@ def lock_directory(path: Path) -> Iterator[None]:
             owner = file.read().strip() or "unknown"
             raise ProbeError(
                 f"{path}: another process (pid {owner}) is writing this run; "
-                "wait for it or choose another --out"
+                "wait for it, or take another folder"
             ) from error
         except OSError as error:
             raise OutputError(f"cannot lock {path}: {error.strerror or error}") from error

@@ -181,5 +181,6 @@ def test_a_lock_names_its_holder(tmp_path: Path) -> None:
     lock.write_bytes(b"")
     with open(lock, encoding="ascii") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(ProbeError, match="pid unknown"), lock_directory(tmp_path):
+        with pytest.raises(ProbeError, match="pid unknown") as refused, lock_directory(tmp_path):
             pytest.fail("the lock was given twice")
+    assert "--out" not in str(refused.value), "calibrate's names a policy, and label has none"
