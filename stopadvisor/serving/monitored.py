@@ -46,7 +46,7 @@ class AlarmDelay:
     """The true risk, as a multiple of the promise's limit."""
     requests: float | None
     """Median number of requests until the alarm, if every differing audit gets the gold that the
-    promise needs; null if the alarm may never come."""
+    promise needs, and audits are shed at random; null if the alarm may never come."""
     undropped: float | None
     """The same if no audits were shed."""
 

@@ -71,6 +71,16 @@ def test_quiet_traffic(call: Call, goldens: Goldens) -> None:
     goldens.check(FILES / "quiet.txt", out)
 
 
+def test_the_delay_takes_shed_audits_as_drawn_at_random_and_says_so(call: Call) -> None:
+    """A gateway cancels long ones more often, and these differ more often."""
+    log = write_log(write_policy(loss="differs"), lost_from=10**9, requests=600)
+    for k in range(20):
+        log.write("request", id=f"shed-{k}", stop=43, share=0.05)
+        log.write("shed", id=f"shed-{k}")
+    found = " ".join(call(POLICY, LOGS)[1].split())
+    assert "50.0% of audits were given up, as if at random: without that twice the limit" in found
+
+
 @pytest.mark.slow
 def test_an_alarm_and_its_reset(call: Call, goldens: Goldens) -> None:
     policy = write_policy()

@@ -134,8 +134,8 @@ def _delay(result: MonitoredPromise) -> str:
         text += ", with gold of every audited reply that differs"
     if result.dropped_share:
         text += (
-            f"; {share(result.dropped_share)} of audits were given up: without that "
-            f"{times(undropped=True)}"
+            f"; {share(result.dropped_share)} of audits were given up, as if at random: without "
+            f"that {times(undropped=True)}"
         )
     return text
 
