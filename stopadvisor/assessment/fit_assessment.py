@@ -42,7 +42,7 @@ from stopadvisor.ground.errors import CalibrationError, NothingToChoose
 from stopadvisor.policy.shown import promise_of
 from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.probes.outcomes import FitQuestions, GradedTable, require_fit
-from stopadvisor.probes.table import GradedBy, grid_positions
+from stopadvisor.probes.table import GradedBy, ProbeTable, grid_positions
 from stopadvisor.probes.trajectories import Profile, profile, trajectory
 from stopadvisor.rules.costs import CACHE_BLOCK, LADDER, Weights
 from stopadvisor.rules.losses import DIFFERS, LOST
@@ -55,7 +55,7 @@ from stopadvisor.workload.questions import PARTS, SMALLEST_PARTS, PartCounts
 
 __all__ = [
     "FitAssessment", "advice_profile", "assess", "check_labels",
-    "meaning_of_cut", "remarks_on_promise", "remarks_on_sample",
+    "meaning_of_cut", "remarks_on_promise", "remarks_on_sample", "words_on_cut",
 ]  # fmt: skip
 
 
@@ -304,7 +304,7 @@ def remarks_on_sample(source: Source, result: AssessmentResult) -> list[str]:
             result.settings.loss == DIFFERS.name or result.workload.graded_by == "agreement"
         )
         found.append(
-            f"{cut:.1%} of the traces ({basis} questions) were cut off by max-think; "
+            f"{cut:.1%} of {words_on_cut(source.table)[0]} ({basis} questions); "
             f"{meaning_of_cut(differs)}, and calibrate refuses more than 10%"
         )
     n = sum(source.counts().values())
@@ -315,6 +315,13 @@ def remarks_on_sample(source: Source, result: AssessmentResult) -> list[str]:
             "questions (expected figures then come from fit)"
         )
     return found
+
+
+def words_on_cut(table: ProbeTable) -> tuple[str, str]:
+    """Return what was cut off, by what, and the setting to raise."""
+    if table.rungs is None:
+        return "the traces were cut off by max-think", "--max-think"
+    return "the reference's replies were cut", "its max_tokens, or its server's own limit"
 
 
 def meaning_of_cut(differs: bool) -> str:

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from stopadvisor.answers.grading import BY_GOLD, described
-from stopadvisor.assessment.fit_assessment import meaning_of_cut
+from stopadvisor.assessment.fit_assessment import meaning_of_cut, words_on_cut
 from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.certification.looks import open_rows
 from stopadvisor.certification.verification import (
@@ -150,7 +150,7 @@ def check_policy(
         )
     if result.truncated_share > TRUNCATED_WARN:
         remarks.append(
-            f"{result.truncated_share:.1%} of the traces were cut off by max-think: "
+            f"{result.truncated_share:.1%} of {words_on_cut(source.table)[0]}: "
             f"{meaning_of_cut(differs)}"
         )
     # An imported run has no model either, but has a cap and names its questions.

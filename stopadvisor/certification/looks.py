@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stopadvisor.assessment.choice import Choice, Settings
+from stopadvisor.assessment.fit_assessment import words_on_cut
 from stopadvisor.assessment.limits import Shares, counted_rows, labels_for
 from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.ground.arrays import IntArray
@@ -139,10 +140,10 @@ def entering_rows(calibration_table: ProbeTable, settings: Settings) -> IntArray
         raise CalibrationError("no calibration questions: nothing can be certified")
     truncated = float(calibration_table.truncated[rows].mean())
     if truncated > MOST_TRUNCATED and not settings.allow_truncated:
+        was_cut, more = words_on_cut(calibration_table)
         raise CalibrationError(
-            f"{truncated:.1%} of the traces were cut off by max-think; certification allows "
-            f"{MOST_TRUNCATED:.0%} (a question cut off cannot be lost): raise --max-think, or "
-            "say --despite truncated"
+            f"{truncated:.1%} of {was_cut}; certification allows {MOST_TRUNCATED:.0%} (a question "
+            f"cut off cannot be lost): raise {more}, or say --despite truncated"
         )
     check_categories(calibration_table.take(rows[0]), settings)
     return rows

@@ -74,6 +74,24 @@ def imported(folder: Path, lines: list[dict[str, Any]], ladder: str) -> Path:
     return folder / "run"
 
 
+def test_a_reference_that_was_cut_is_not_said_to_think(tmp_path: Path, call: Call) -> None:
+    lines = []
+    for number in range(120):
+        cut = number % 5 == 0
+        rungs = [reply("small", "1", 10), reply("large", "" if cut else "1", 500, finished=not cut)]
+        lines.append({"id": f"q{number}", "gold": "1", "rungs": rungs})
+    folder = imported(tmp_path, lines, LADDER)
+    found = call.json("assess", folder, "--alpha", "0.1")
+    assert any("of the reference's replies were cut" in each for each in found["remarks"])
+    why = call.refused("calibrate", folder, "--alpha", "0.1", "--despite", "advice")
+    assert "of the reference's replies were cut" in why
+    assert "raise its max_tokens, or its server's own limit, or say --despite truncated" in why
+    assert "max-think" not in why
+    # As many fit questions as would be enough are named there, so none can say that none would be.
+    advice = call("calibrate", folder, "--alpha", "0.1")[1]
+    assert "no number of them" not in advice
+
+
 @pytest.fixture(scope="module")
 def policy(run: Path) -> Path:
     """What `calibrate` makes of it."""

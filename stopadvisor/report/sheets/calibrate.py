@@ -183,7 +183,7 @@ def _refused(run: CalibratedRun) -> Iterator[Fact]:
 
 def _needed(needed: int | None, assumed: float | None) -> str:
     if needed is None:
-        return "no number of them would be enough at the risk and costs seen here"
+        return "more of them alone would not be enough at the risk and costs seen here"
     if not assumed:
         return f"{needed} calibration questions in all are enough if none of them is lost"
     return (
