@@ -190,9 +190,10 @@ def answer_workload(
                 answer_pass.go(questions)
             except (KeyboardInterrupt, EngineError) as error:
                 why = "interrupted: " if isinstance(error, KeyboardInterrupt) else ""
+                how = " both ways" if settings.compare_full else ""
                 progress.remark(
-                    f"{why}what was answered is kept in {file.path}; the same command goes on from "
-                    "there"
+                    f"{why}what was answered{how} is kept in {file.path}; the same command goes on "
+                    "from there"
                 )
                 raise
             for remark in grader.remarks():

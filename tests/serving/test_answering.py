@@ -257,6 +257,25 @@ def test_a_comparison_takes_turns_so_that_other_load_slows_both_alike(
     assert stopping == [True, False, False, True, True, False]
 
 
+def test_an_interrupt_keeps_what_was_answered_both_ways(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The third group was answered with stopping only, and is asked again."""
+    serve, calls = OpenAiEngine.serve, iter(range(6))
+
+    def interrupted(engine: OpenAiEngine, *words: Any, **options: Any) -> Any:
+        if next(calls) == 5:
+            raise KeyboardInterrupt
+        return serve(engine, *words, **options)
+
+    monkeypatch.setattr(OpenAiEngine, "serve", interrupted)
+    monkeypatch.setattr(answering, "_GROUP_BATCHES", 1)
+    with pytest.raises(KeyboardInterrupt):
+        bench.answer(compare_full=True, batch_size=1)
+    assert len(bench.lines) == 2
+    assert "interrupted: what was answered both ways is kept in" in bench.progress.remarks[-1]
+
+
 def test_answers_without_full_thinking_are_left_out_of_the_comparison(bench: Bench) -> None:
     bench.answer(limit=2)
     found = bench.answer(compare_full=True)
