@@ -354,16 +354,20 @@ class AuditLog:
     def _begin(self) -> None:
         name = f"audit-{self._settings.digest[:8]}-0-{self._number:06d}.jsonl"
         self._open(self._folder / name)
-        self._append(
-            {
-                "kind": "header",
-                "t": round(self._clock(), 3),
-                "schema": _SCHEMA,
-                "settings": asdict(self._settings),
-                "keep_days": self._keep_days,
-                "state": self.monitor.state() if self._number else None,
-            }
-        )
+        header = {
+            "kind": "header",
+            "t": round(self._clock(), 3),
+            "schema": _SCHEMA,
+            "settings": asdict(self._settings),
+            "keep_days": self._keep_days,
+            "state": self.monitor.state() if self._number else None,
+        }
+        try:
+            self._append(header)
+        except OutputError:  # without a header it would be refused; the next record begins it again
+            self._path.unlink()
+            self._number, self._checked = self._number - 1, 0.0
+            raise
 
     def _open(self, path: Path) -> None:
         """Open a file and keep it open: opening takes longer than writing a line."""

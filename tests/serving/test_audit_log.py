@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -367,19 +368,45 @@ def test_a_reset_counts_where_it_stands(tmp_path: Path) -> None:
     assert log.monitor.counts["requests"] == 0
 
 
+@contextmanager
+def full_beyond(size: int) -> Iterator[None]:
+    """No file may grow beyond this size."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_full_disk_leaves_no_file_without_a_header(tmp_path: Path) -> None:
+    """Else the next start would refuse it, and monitor too."""
+    with full_beyond(20), pytest.raises(OutputError, match="no space left"):
+        AuditLog(tmp_path, SETTINGS)
+    assert list(tmp_path.iterdir()) == []
+    clock = Clock()
+    log = AuditLog(tmp_path, SETTINGS, clock=clock, max_bytes=600)
+    (first,) = tmp_path.iterdir()
+    with full_beyond(650):  # room for one more line, and not for a header with a state
+        for k in range(20):
+            with suppress(OutputError):
+                log.write("request", id=str(k), stop=43, tokens=1, share=0.1)
+    assert list(tmp_path.iterdir()) == [first]
+    log.write("result", id="0", differs=True)
+    assert log.monitor.counts["differing"] == 1
+    assert figures(read(tmp_path)) == figures(log.monitor)
+    again = AuditLog(tmp_path, SETTINGS, clock=clock).monitor
+    assert again.counts["differing"] == 1
+
+
 def test_a_full_disk_leaves_no_half_line(tmp_path: Path) -> None:
     log = AuditLog(tmp_path, SETTINGS)
     (path,) = tmp_path.iterdir()
     before = path.read_bytes()
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 20, limits[1]))
-    try:
-        with pytest.raises(OutputError, match="no space left"):
-            log.write("request", id="0", stop=43)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, handler)
+    with full_beyond(len(before) + 20), pytest.raises(OutputError, match="no space left"):
+        log.write("request", id="0", stop=43)
     assert path.read_bytes() == before
     assert log.monitor.counts["requests"] == 0
     log.write("request", id="0", stop=43, tokens=None)
