@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from prometheus_client import CollectorRegistry as Registry
 
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.serving.audit_log import find_series, replay, reset
-from stopadvisor.serving.audits import AuditedReply, FullThinking
+from stopadvisor.serving.audits import AuditedReply, Auditors, FullThinking
 from stopadvisor.serving.gateway.policies import Bound
 from stopadvisor.serving.gateway.server import serve
 from stopadvisor.serving.metrics import Metrics
@@ -156,6 +157,29 @@ def test_what_is_replaced_is_closed_after_its_last_audit() -> None:
 
     asyncio.run(go())
     assert happened == ["audited", "closed"]
+
+
+def test_a_second_signal_gives_open_audits_no_more_time(
+    server: OddServer, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, given = [100.0], list[float]()
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr("stopadvisor.serving.gateway.server.time", clock)
+
+    async def drain(_: Auditors, seconds: float) -> None:
+        given.append(seconds)
+
+    monkeypatch.setattr(Auditors, "drain", drain)
+    with running(policy, server, audit=audit(tmp_path), grace=8.0) as gateway:
+
+        def twice() -> None:
+            gateway.gateway.leave()
+            now[0] += 5.0
+            gateway.gateway.leave()
+
+        gateway.loop.call_soon_threadsafe(twice)
+        until(lambda: bool(given))
+    assert given == [3.0]
 
 
 def test_an_alarm_ends_the_stopping_until_it_is_reset(

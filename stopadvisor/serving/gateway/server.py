@@ -119,7 +119,7 @@ async def run(gateway: Gateway, listening: socket.socket, ready: Callable[[], No
 
     def stop() -> None:
         nonlocal ends
-        ends = time.monotonic() + settings.grace
+        ends = ends or time.monotonic() + settings.grace  # a second signal gives no more time
         gateway.draining = True
         gateway.log.write("draining", grace=settings.grace)
         server.should_exit = True
