@@ -190,9 +190,10 @@ def recommend(
             expected = "would save nothing"
         it = "probing" if rank_of(point.family) and not climbs else "it"
         so = f"{it} is not worth it"
-        if enough := fit_questions_to_tell(saving, lower, choice.n_fit):
+        n_fit = int((choice.fit.table.samples == 0).sum())  # questions, not their traces
+        if enough := fit_questions_to_tell(saving, lower, n_fit):
             so = (
-                f"{choice.n_fit} fit questions are too few to tell, about {two_digits(enough):,} "
+                f"{n_fit} fit questions are too few to tell, about {two_digits(enough):,} "
                 "would be enough"
             )
         return full_budget(f"Serving: {does} {expected}: {so}.")

@@ -45,7 +45,11 @@ def shape(predicted: str) -> Profile:
 
 
 GRID = ListedTrigger((0, 128))
-FIT: Any = SimpleNamespace(table=SimpleNamespace(n_questions=100, full_correct=np.arange(100) < 80))
+FIT: Any = SimpleNamespace(
+    table=SimpleNamespace(
+        n_questions=100, full_correct=np.arange(100) < 80, samples=np.zeros(100, np.int64)
+    )
+)
 
 
 def point(family: str, expected: float = 20.0) -> FitRule:
@@ -212,6 +216,15 @@ def test_too_few_questions_say_how_many_would_tell(
     assert (advice.policy == "full-budget") == (advice.family is None) == (lower <= 0)
     assert lower > 0 or advice.reasons[-1].startswith("Serving: ")
     assert ("too few to tell" in advice.reasons[-1]) == (enough is not None)
+
+
+def test_questions_that_are_too_few_are_counted_once_whatever_their_traces() -> None:
+    twice: Any = SimpleNamespace(table=SimpleNamespace(**vars(FIT.table)))
+    twice.table.samples = np.arange(100) % 2
+    found = replace(choice("learned", fixed=None, lower=-2.1), fit=twice)
+    measured = replace(point("learned"), fit_total_saving_pct=50.0)
+    advice = recommend(shape("mixed"), replace(found, advised_point=measured))
+    assert "50 fit questions are too few to tell, about 180 would" in advice.reasons[-1]
 
 
 def test_no_saving_is_not_called_a_cost() -> None:
