@@ -458,7 +458,7 @@ def open_for_paper(source: Source, settings: Settings, *, allowed: bool) -> None
     public.
 
     Raises CalibrationError: the look is not allowed, gold is missing, or the paper has no such
-    serving regime.
+    serving regime.  ProbeError: the questions were not probed on one grid.
     """
     if settings.serving == "vllm":
         raise CalibrationError(
@@ -477,6 +477,7 @@ def open_for_paper(source: Source, settings: Settings, *, allowed: bool) -> None
             "recorded as a look: later certificates have less confidence, and the settings that "
             "stand now"
         )
+    source.table.with_reference("last-checkpoint")  # else a look is spent on what is refused
     asked = {"protocol": "paper", "alpha": settings.alpha, "serving": settings.serving}
     # What `calibrate` will read from the paper's assessment.
     of_paper = SettingsOverrides(settings.alpha, settings.delta)

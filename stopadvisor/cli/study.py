@@ -27,7 +27,7 @@ from stopadvisor.report.progress import progress_on
 from stopadvisor.report.sheets.study import skipped_sheet, study_list_sheet, study_sheet
 from stopadvisor.runs.sources import Source, newest_source, open_source, read_assessment
 from stopadvisor.runs.storage import lock_directory
-from stopadvisor.studies.registry import ALONE, STUDIES, StudyList, run_study
+from stopadvisor.studies.registry import ALONE, STUDIES, StudyList, check_request, run_study
 from stopadvisor.studies.tables import (
     SkippedStudy,
     StudyOptions,
@@ -110,6 +110,10 @@ def command(
         listed = StudyList(tuple(STUDIES.values()))
         show(listed, study_list_sheet(listed), json=json)
         return 0
+    study_options = dict(extra)
+    resamples = int(study_options.pop(_RESAMPLES, PAPER_BOOTSTRAP_RESAMPLES))
+    if name != ALL:
+        check_request(name, max(1, len(runs)), study_options)  # before a look is spent on it
     with progress_on(sys.stderr, quiet=quiet) as progress:
         delta = params["delta"]
         sources = _sources(runs, name, progress, opening=open_calibration, delta=delta)
@@ -118,8 +122,6 @@ def command(
         else:
             params["alpha"] = params["alpha"] or DEFAULT_ALPHA
         params["serving"] = params["serving"] or StudyOptions.serving
-        study_options = dict(extra)
-        resamples = int(study_options.pop(_RESAMPLES, PAPER_BOOTSTRAP_RESAMPLES))
         options = StudyOptions(**params, resamples=resamples, extra=study_options)
         if name == ALL:
             reports, broken = _all(sources, options, progress)
@@ -153,6 +155,8 @@ def _sources(
             show_fit(source, "study")
         # A study shows all of an archive; the recorded look charges later certificates for it.
         if opening or source.is_archive:
+            if name != ALONE:  # the others refuse what the paper's reference does not fit
+                source.table.with_reference("last-checkpoint")
             open_calibration_part(source, {"study": name}, delta=delta)
     return sources
 

@@ -20,8 +20,8 @@ from stopadvisor.runs.sources import Source
 from stopadvisor.studies.tables import Outline, StudyOptions, StudyReport, View
 
 __all__ = [
-    "ALONE", "STUDIES", "StudyLine", "StudyList", "compare_at_risk", "gains_resampled",
-    "outline_of", "paper_setting", "run_study",
+    "ALONE", "STUDIES", "StudyLine", "StudyList", "check_request", "compare_at_risk",
+    "gains_resampled", "outline_of", "paper_setting", "run_study",
 ]  # fmt: skip
 
 
@@ -125,17 +125,22 @@ def outline_of(name: str) -> Outline:
     return outline
 
 
+def check_request(name: str, n_runs: int, extra: Mapping[str, str]) -> None:
+    """Raise StudyError if a study takes more runs, or has no such option; opens nothing."""
+    line = STUDIES[name]
+    if n_runs < 2 and line.needs.startswith("two"):
+        raise StudyError(f"needs {line.needs}, got {n_runs}")
+    if unknown := extra.keys() - line.options.keys():
+        known = ", ".join(line.options) or "none"
+        raise StudyError(f"study {name} has no option {min(unknown)!r}; its own options: {known}")
+
+
 def run_study(name: str, sources: Sequence[Source], options: StudyOptions) -> StudyReport:
     """Run one study.
 
-    Raises StudyError: there are too few runs, an unknown option, or runs that the study refuses.
+    Raises StudyError as `check_request`, and for runs that the study refuses.
     """
-    line = STUDIES[name]
-    if len(sources) < 2 and line.needs.startswith("two"):
-        raise StudyError(f"needs {line.needs}, got {len(sources)}")
-    if unknown := options.extra.keys() - line.options.keys():
-        known = ", ".join(line.options) or "none"
-        raise StudyError(f"study {name} has no option {min(unknown)!r}; its own options: {known}")
+    check_request(name, len(sources), options.extra)
     return outline_of(name).report(sources, options)
 
 

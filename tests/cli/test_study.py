@@ -6,6 +6,7 @@ import csv
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,15 @@ from stopadvisor.ground.errors import OutputError
 from stopadvisor.runs.sources import Source
 from stopadvisor.studies.registry import STUDIES, outline_of
 from stopadvisor.studies.tables import StudyOptions, StudyReport
-from tests.material import Call, archive_arrays, keep_studies, looks_of, make_run, write_archive
+from tests.material import (
+    PLAN,
+    Call,
+    archive_arrays,
+    keep_studies,
+    looks_of,
+    make_run,
+    write_archive,
+)
 from tests.schemas import check_valid
 
 QUICK = ["--set", "resamples=200"]
@@ -190,3 +199,28 @@ def test_opening_calibration_is_a_look_and_shows_all_questions(call: Call) -> No
     assert not any("fit questions alone" in remark for remark in opened["remarks"])
     studied(call, "ablation", "runs/sums", "--open-calibration")
     assert len(looks_of(Path("runs/sums"))) == 1  # open already
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["transfer"], "needs two runs"),
+        (["failure-cases", "--set", "case=2"], "has no option 'case'"),
+    ],
+)
+def test_a_request_that_no_study_takes_spends_no_look(
+    call: Call, words: list[str], part: str
+) -> None:
+    name, *options = words
+    assert part in call.refused(name, "runs/sums", *options, "--open-calibration")
+    assert looks_of(Path("runs/sums")) == []
+
+
+def test_a_run_without_a_grid_spends_no_look_on_the_paper(call: Call) -> None:
+    plan = replace(PLAN, budgets=(32, 64, 96), schedule="stride", every=32)
+    run = make_run(Path("strides"), 60, plan=plan)
+    for words in (["study", "frontier"], ["study", "all"], ["assess", "--protocol", "paper"]):
+        command, *others = words
+        line = call.of(command).refused(*others, run, "--open-calibration")
+        assert "needs one grid for all questions" in line
+    assert looks_of(run) == []
