@@ -273,7 +273,8 @@ def lock_directory(path: Path) -> Iterator[None]:
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not os.fstat(file.fileno()).st_nlink:  # its last holder has just removed it
+            # Its last holder may just have removed it, and somebody else made another.
+            if not os.path.samestat(os.lstat(lock), os.fstat(file.fileno())):
                 raise BlockingIOError
             file.truncate(0)
             file.write(f"{os.getpid()}\n")

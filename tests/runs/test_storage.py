@@ -142,8 +142,9 @@ def test_reading_shows_its_progress_only_under_a_title(tmp_path: Path) -> None:
     assert shown == [("reading", 3)]
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["gone", "made-again"])
 def test_a_lock_that_its_holder_has_just_removed_locks_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
 ) -> None:
     """Else two processes would each hold a lock of one run, or one that of a folder not there."""
     run, own, held = tmp_path / "run", fcntl.flock, ExitStack()
@@ -152,10 +153,14 @@ def test_a_lock_that_its_holder_has_just_removed_locks_nothing(
     def flock(file: Any, how: int) -> None:
         monkeypatch.setattr(fcntl, "flock", own)
         held.__exit__(ValueError, ValueError("no model"), None)  # between our open and our lock
+        if again:
+            run.mkdir()
+            (run / ".lock").touch()
         own(file, how)
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with pytest.raises(ProbeError, match="is writing this run"), lock_directory(run):
+    refused = (ProbeError, "is writing this run") if again else (OutputError, "cannot lock")
+    with pytest.raises(refused[0], match=refused[1]), lock_directory(run):
         pytest.fail("it is locked, and is not there")
     with lock_directory(run):
         assert (run / ".lock").exists()
