@@ -9,6 +9,7 @@ a whole line or none; only a power failure can tear the last one.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import heapq
 import io
@@ -375,9 +376,10 @@ class AuditLog:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this process ends
         except OSError as error:
-            raise OutputError(
-                f"{path}: another server is writing it; each needs its own --audit-log"
-            ) from error
+            if error.errno in (errno.EAGAIN, errno.EACCES):  # others: a file system without locks
+                raise OutputError(
+                    f"{path}: another server is writing it; each needs its own --audit-log"
+                ) from error
         self._close()
         self._close = weakref.finalize(self, file.close)
         self._path, self._file = path, file

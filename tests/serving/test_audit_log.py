@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import math
 import os
@@ -239,6 +241,17 @@ def test_a_log_has_one_writer(tmp_path: Path) -> None:
     assert "another server is writing it; each needs its own --audit-log" in second.stdout
     log.write("result", id="open", differs=False)
     assert read(tmp_path).counts["resolved"] == 1
+
+
+def test_a_file_system_without_locks_takes_a_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lockf(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "lockf", lockf)
+    AuditLog(tmp_path, SETTINGS).write("request", id="0", stop=43)
+    assert read(tmp_path).counts["requests"] == 1
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
