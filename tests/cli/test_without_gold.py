@@ -14,6 +14,7 @@ import pytest
 from stopadvisor.cli.main import main
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.prices import default_settings
 from stopadvisor.runs.sources import open_source
 from tests.material import Call, edit_records, looks_of, make_run, write_archive
 from tests.schemas import check_valid
@@ -183,3 +184,10 @@ def test_what_takes_gold_is_one_line_and_no_look(
 ) -> None:
     assert said in call.refused(words[0], RUN, *words[1:])
     assert not looks_of(RUN)
+
+
+@pytest.mark.parametrize("command", ["assess", "calibrate"])
+def test_the_help_names_the_loss_that_is_limited_without_gold(call: Call, command: str) -> None:
+    loss = default_settings(open_source(RUN))["loss"]
+    shown = call.screen("--help-all" if command == "assess" else "--help", command=command)
+    assert f"[default: (lost, or {loss} without gold," in shown

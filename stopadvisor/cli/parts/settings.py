@@ -26,7 +26,7 @@ from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.ground.json_text import read_object
 from stopadvisor.rules.climb import OnGiveUp
 from stopadvisor.rules.costs import MONEY, REGIMES, Weights
-from stopadvisor.rules.losses import LOSSES, LOST, Guarantee
+from stopadvisor.rules.losses import LOSSES, Guarantee
 from stopadvisor.rules.model_shape import PRESETS, model_shape
 from stopadvisor.rules.roofline import ACCELERATORS, DEFAULT_IN_FLIGHT
 from stopadvisor.rules.serving_profile import SERVING_PROFILE, read_serving_profile
@@ -162,7 +162,7 @@ GUARANTEES = option("Certificate")(
     "--loss",
     type=click.Choice(list(LOSSES)),
     multiple=True,
-    show_default=LOST.name,
+    show_default="lost, or differs without gold, or drop for most ladders; calibrate: as assessed",
     help="What alpha limits: lost answers, replies that differ from full thinking's, or the drop "
     "in accuracy.  [repeatable]",
 )
