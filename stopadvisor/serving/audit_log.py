@@ -391,6 +391,10 @@ class AuditLog:
             self._check_in_place()
             self._checked = record["t"]
         end = _write(self._file, data, self._path)
+        if end < self._size + len(data):  # logrotate's copytruncate: as if the file was removed
+            self._path.unlink()
+            self._check_in_place()
+            end = _write(self._file, data, self._path)
         # `monitor --reset` may have written lines before ours.
         if end > self._size + len(data):
             self._apply_resets(end - len(data))

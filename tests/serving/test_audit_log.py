@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -351,12 +352,15 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
         AuditLog(tmp_path, SETTINGS)
 
 
-def test_a_log_that_is_taken_away_takes_no_evidence_along(tmp_path: Path) -> None:
+@pytest.mark.parametrize("take", [Path.unlink, partial(os.truncate, length=0)])
+def test_a_log_that_is_taken_away_takes_no_evidence_along(
+    tmp_path: Path, take: Callable[[Path], None]
+) -> None:
     clock = Clock()
     log = AuditLog(tmp_path, SETTINGS, clock=clock)
     fill(log, 0, 30, clock, step=0.01)
     (path,) = tmp_path.iterdir()
-    path.unlink()
+    take(path)
     fill(log, 30, 60, clock)
     ((found,),) = find_series([tmp_path], SETTINGS.digest)
     assert found != path
