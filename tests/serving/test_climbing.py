@@ -140,6 +140,24 @@ def test_a_cheap_rung_that_fails_is_climbed_past(
         assert last["down"] is None
 
 
+@pytest.mark.parametrize("middle", [True, False])
+def test_an_outage_that_the_promise_does_not_cover_is_said(
+    files: Path, capsys: pytest.CaptureFixture[str], middle: bool
+) -> None:
+    """A middle rung then answers what the small one did; the reference alone loses nothing."""
+    between = [{**RUNGS[0], "name": "middle", "model": "other"}] if middle else []
+    rungs = [RUNGS[0], *between, RUNGS[1]]
+    asked = [*range(len(rungs) - 1)]
+    saved("cap", rungs=rungs, asked=asked, path=[[-500.0] * len(asked)])
+    with rung_server(say, tiny="500") as server:
+        ladder = ladder_toml(files / "ladder.toml", rungs, server.url)
+        words = ["run", "policy.json", "work.jsonl", "--ladder", ladder, "--out", "out.jsonl"]
+        assert main([*words, "--patience", "0"]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "rung small was down, and was climbed past" in said
+    assert ("the promise does not cover what a middle rung answers" in said) == middle
+
+
 def test_questions_that_are_given_up_are_counted(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -131,6 +131,8 @@ class LadderEngine:
             for reply in climbed.asked:  # one remark per rung
                 if reply.down is not None and not any(reply.name in said for said in self.remarks):
                     down = f"rung {reply.name} was down, and was climbed past: {reply.down}"
+                    if len({rung.name for rung in self.policy.ladder}) > 2:
+                        down += " (the promise does not cover what a middle rung answers instead)"
                     self.remarks.append(down)
             return _recorded(climbed, time.perf_counter() - began)
 
