@@ -83,7 +83,11 @@ def _facts(checked: CheckedPolicy, *, verbose: bool) -> tuple[Fact, ...]:
         met, repeated = checked.n_met_before, checked.n_repeated
         texts = [
             *([f"{plural(met, 'trace')} of the policy's own questions"] if met else []),
-            *([f"{plural(repeated, 'further trace')} of a question"] if repeated else []),
+            *(
+                [f"{plural(repeated, 'further trace')} of a question or its group"]
+                if repeated
+                else []
+            ),
         ]
         facts.append(("left out", ", ".join(texts)))
     return (*facts, BRACKETS)
