@@ -214,12 +214,15 @@ class Gateway:
             record.reason = "room" if is_chat else record.reason
             return None
         body = await _offload(_parsed, request.body, size=size)
-        kind = request.header(b"content-type").partition(";")[0].lower()
-        if not isinstance(body, dict) or kind != "application/json":  # which vLLM refuses
+        if not isinstance(body, dict):
             record.reason = "body"
             return None
         request.streams = body.get("stream") is True
         if not is_chat:
+            return None
+        kind = request.header(b"content-type").partition(";")[0].lower()
+        if kind != "application/json":  # vLLM refuses it
+            record.reason = "body"
             return None
         named = self.policies.of(body.get("model"))
         task = request.header(TASK_HEADER.lower().encode()) or None
