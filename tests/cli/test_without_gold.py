@@ -190,4 +190,4 @@ def test_what_takes_gold_is_one_line_and_no_look(
 def test_the_help_names_the_loss_that_is_limited_without_gold(call: Call, command: str) -> None:
     loss = default_settings(open_source(RUN))["loss"]
     shown = call.screen("--help-all" if command == "assess" else "--help", command=command)
-    assert f"[default: (lost; no gold: {loss}; most ladders: drop)]" in shown
+    assert f"[default: (lost; no gold: {loss}; ladder: drop)]" in shown

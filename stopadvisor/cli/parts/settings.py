@@ -162,7 +162,7 @@ GUARANTEES = option("Certificate")(
     "--loss",
     type=click.Choice(list(LOSSES)),
     multiple=True,
-    show_default="lost; no gold: differs; most ladders: drop",
+    show_default="lost; no gold: differs; ladder: drop",
     help="What alpha limits: lost answers, replies that differ from full thinking's, or the drop "
     "in accuracy.  [repeatable]",
 )
