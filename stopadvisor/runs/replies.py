@@ -290,11 +290,16 @@ def _reply(line: RecordedObject, question: Mapping[str, Any]) -> RungReply:
     prompt, cached = line.whole("prompt_tokens", 0), line.whole("cached_tokens", 0)
     if cached > prompt:
         line.refuse("cached_tokens", f"at most prompt_tokens ({prompt})", cached)
+    normalized = normalize(question["task"], answer)
+    correct = label_or_gold(line, "correct", question, answered=True)
+    if correct and finished and not normalized:
+        # The table takes it for wrong; if it is the reference's, nothing could be lost there.
+        line.refuse("correct", "an answer where it is true, or false", True)
     return RungReply(
         name=str(line.fields["name"]),
         answer=answer,
-        normalized=normalize(question["task"], answer),
-        correct=label_or_gold(line, "correct", question, answered=True),
+        normalized=normalized,
+        correct=correct,
         finished=finished,
         prompt_tokens=prompt,
         cached_tokens=cached,

@@ -121,6 +121,17 @@ def test_no_value_of_a_reply_is_converted_to_another(tmp_path: Path, name: str, 
         open_source(source.folder)
 
 
+@pytest.mark.parametrize("answer", [None, " ", "\\boxed{}"])
+def test_a_right_reply_without_an_answer_is_refused(tmp_path: Path, answer: str | None) -> None:
+    """It would count as wrong: of a reference, whatever a cheaper rung says could not be lost."""
+    right = reply("large", answer, correct=True)
+    line = {"id": "a", "task": "math", "rungs": [reply("small", "2", correct=False), right]}
+    with pytest.raises(WorkloadError, match=r"'rungs\[1\]\.correct': expected an answer where"):
+        recorded(tmp_path / "lines.jsonl", [line], TWO)
+    right["correct"] = False
+    recorded(tmp_path / "lines.jsonl", [line], TWO)
+
+
 def test_what_a_manifest_holds_of_a_ladder_gives_it_back() -> None:
     for ladder in (TWO, VOTE):
         assert ladder_of({"rung": [plain(rung) for rung in ladder.rungs]}, "m") == ladder
