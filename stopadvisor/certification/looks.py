@@ -93,9 +93,9 @@ def planned_labels(
         if not fresh:
             named = "without --labels" if planned is None else f"with --labels {planned}"
             raise CalibrationError(
-                f"look {look.number} at these questions was taken {named} and showed figures of "
-                f"them: which labels count is fixed before that, got --labels {wanted}; pass "
-                "--fresh for questions that no look has used"
+                f"look {look.number} at these questions was taken {named}, and which labels count "
+                f"is fixed before any figure is shown, got --labels {wanted}: pass --fresh for "
+                "questions that no look has used"
             )
     return wanted
 

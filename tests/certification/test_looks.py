@@ -260,10 +260,10 @@ def test_the_number_of_labels_is_that_of_the_first_look_once_its_figures_were_sh
         assert planned_labels(source, asked, wanted, fresh=False) == planned
     assert [planned_labels(source, other, n, fresh=False) for n in (None, 5)] == [None, 5]
     record_result(source.folder, look, certified=True)
-    named = "no --labels" if planned is None else "--labels 30"
+    named = "without --labels" if planned is None else "with --labels 30"
     for each in (asked, other):
         assert planned_labels(source, each, None, fresh=False) == planned
-        with pytest.raises(CalibrationError, match=f"named {named}, which settled .* --labels 5"):
+        with pytest.raises(CalibrationError, match=f"was taken {named}, and which .* --labels 5"):
             planned_labels(source, each, 5, fresh=False)
         assert planned_labels(source, each, 5, fresh=True) == 5
     assert planned_labels(source, asked, None, fresh=True) == planned

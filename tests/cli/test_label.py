@@ -301,7 +301,7 @@ def test_planned_labels_settle_what_counts(call: Call) -> None:
         said.split()
     )
     assert (found["look"]["number"], sum("asked" in row for row in log())) == (1, 1)
-    assert "look 1 at these questions was taken with --labels 10 and showed" in call.refused(
+    assert "look 1 at these questions was taken with --labels 10, and which labels" in call.refused(
         "label", "run", *ASK, "--labels", "20", "--export", "none.jsonl"
     )
     assert not Path("none.jsonl").exists()
