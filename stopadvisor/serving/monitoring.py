@@ -191,12 +191,7 @@ class PromiseMonitor:
         if kind == "request":
             self._request(record, key)
         else:
-            self._result(
-                key,
-                bool(record["differs"]),
-                int(record.get("tokens") or 0),
-                cut=bool(record.get("cut")),
-            )
+            self._result(record, key)
         time = record.get("t", 0.0)
         if time > self._time:
             self._time = float(time)
@@ -232,16 +227,16 @@ class PromiseMonitor:
             if test.update(value, tie) >= limit and name not in self.drifted:
                 self.drifted[name] = self.counts["requests"]
 
-    def _result(self, key: str, differs: bool, tokens: int, *, cut: bool) -> None:
+    def _result(self, record: Mapping[str, Any], key: str) -> None:
         if not self.processes["differs"].is_open(key):
             return  # its request is in a deleted log, or before a reset
-        counts = self.counts
+        counts, differs = self.counts, bool(record["differs"])
         counts["resolved"] += 1
-        counts["audit_tokens"] += tokens
+        counts["audit_tokens"] += int(record.get("tokens") or 0)
         counts["differing"] += differs
         if differs:
             self.processes["differs"].resolve(key, 1)
-        if cut or not differs:
+        if record.get("cut") or not differs:
             # Equal replies are right or wrong together; where full thinking was cut off, the
             # certificate counts nothing lost and nothing gained, so gold has no say.
             for process in self.processes.values():
