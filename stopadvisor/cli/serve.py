@@ -198,6 +198,9 @@ def command(policy: Path, words: tuple[str, ...], *, json: bool, quiet: bool, **
     X-StopAdvisor header of each reply says which.
     """
     is_audited = params["share"] is not None
+    for name, typed in (("on_alarm", "--on-alarm"), ("folder", "--audit-log")):
+        if is_given(name) and not is_audited:  # else nothing is audited, and no alarm can ring
+            raise click.UsageError(f"{typed} belongs to --audit, got no --audit")
     audit = pop_settings(AuditSettings, params)
     params["audit"] = audit if is_audited else None
     settings = _gateway_settings(policy, params)
