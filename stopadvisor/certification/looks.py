@@ -433,7 +433,7 @@ def open_rows(
                 standing = SettingsOverrides().settings(
                     read_assessment(source.folder), defaults=default_settings(source)
                 )
-            stands = {"protocol": "deploy", **named_settings(standing)}
+            stands = {"protocol": "deploy", "delta": standing.delta, **named_settings(standing)}
             asked = {**_with_data(source, asked), "standing": stands}
             earlier, lines = read_log(source.folder).at(keys), _lines(source, looked)
             planned = earlier[0].planned if earlier else None

@@ -223,9 +223,10 @@ def take_look(
             "questions and use --fresh"
         )
     if certifies:
-        _check_unseen(own, asked)
+        wanted = {**asked, "delta": delta}
+        _check_unseen(own, wanted)
         for name, looks in next_door.items():
-            _check_unseen(looks, asked, f" in {name}, which holds the same probes")
+            _check_unseen(looks, wanted, f" in {name}, which holds the same probes")
     before = () if planned is not None else tuple(look.delta for look in earlier)
     if delta + sum(before) >= 1:
         raise CalibrationError(
@@ -263,7 +264,8 @@ def _allows(look: Look, asked: Mapping[str, Any], *, own: bool) -> bool:
 
     Only a look of the run's `own` counts as a test: a neighbour may have another split.
     """
-    had = {key: value for key, value in look.asked.items() if key != "data"}
+    had = {"delta": look.delta, **look.asked}
+    had.pop("data", None)
     if "asking" in asked and had.get("loss") == "differs":
         # Lost answers differ too, so a certificate on lost ones may follow one on differing ones.
         del had["loss"]
@@ -272,7 +274,7 @@ def _allows(look: Look, asked: Mapping[str, Any], *, own: bool) -> bool:
         return False
     # A look leaves out defaults, so a further setting is another choice (a loss, a limit, a number
     # of labels), unless it follows from the questions.
-    new = asked.keys() - settled.keys() - {"data", "asking", "traces"}
+    new = asked.keys() - settled.keys() - {"data", "delta", "asking", "traces"}
     return not new and all(key in asked and asked[key] == value for key, value in settled.items())
 
 

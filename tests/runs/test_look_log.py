@@ -210,6 +210,20 @@ def test_settings_that_an_opened_look_left_at_their_defaults_may_not_change(
     assert take_look(tmp_path, ["a"], follows, delta=0.05).number == 2
 
 
+@pytest.mark.parametrize("standing", [False, True])
+def test_a_delta_that_passes_is_not_chosen_by_what_was_shown(
+    tmp_path: Path, standing: bool
+) -> None:
+    """The figures of a certificate tell at which delta the next bolder threshold would pass."""
+    stands = {"protocol": "study", "standing": ALPHA_10 | {"delta": 0.05}}
+    first = take_look(tmp_path, ["a"], stands if standing else ALPHA_10, delta=0.05)
+    record_result(tmp_path, first, certified=True)
+    with pytest.raises(CalibrationError, match="look 1 at these"):
+        take_look(tmp_path, ["a"], ALPHA_10, delta=0.07)
+    follows = ALPHA_10 | {"data": "corrected"}
+    assert take_look(tmp_path, ["a"], follows, delta=0.05).number == 2
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [({}, {"sampled_labels": 30}), ({"sampled_labels": 30}, {"sampled_labels": 40})],
