@@ -28,7 +28,7 @@ from stopadvisor.workload.questions import ASSUMED_TASK, content_key, name_key, 
 
 __all__ = [
     "LABELS_AS_RECORDED", "ROUNDING", "SUFFIX_TOKENS", "Recorded", "RecordedObject",
-    "Recording", "label_or_gold", "question_fields", "read_recording",
+    "Recording", "check_questions", "label_or_gold", "question_fields", "read_recording",
 ]  # fmt: skip
 
 SUFFIX_TOKENS = 12
@@ -277,7 +277,12 @@ def _record(line: RecordedObject, source: str, suffix_tokens: int, cap: int | No
         line.refuse("trace_tokens", f"at most the cap on thinking (--max-think {cap})", trace)
     if row.get("finish") not in _FINISH:
         line.refuse("finish", "'stop' or 'length'", row.get("finish"))
-    markers = _marker_positions(line, trace)
+    markers, tokens = _marker_positions(line, trace), line.whole("natural_answer_tokens")
+    right = label_or_gold(line, "natural_correct", question, answered=natural is not None)
+    silent = tokens > 0 and row["finish"] == "stop" and not (natural or "").strip()
+    if silent and question["gold"] is not None and row.get("natural_correct") is None:
+        # Taken for a wrong answer, it would hide that stopping loses a right one.
+        line.refuse("natural_answer", f"the text of {tokens} natural_answer_tokens", natural)
     return ProbeRecord(
         **question,
         sample=line.whole("sample", 0),
@@ -286,10 +291,8 @@ def _record(line: RecordedObject, source: str, suffix_tokens: int, cap: int | No
         trace_tokens=trace,
         finish=row["finish"],
         natural_answer=natural,
-        natural_correct=label_or_gold(
-            line, "natural_correct", question, answered=natural is not None
-        ),
-        natural_answer_tokens=line.whole("natural_answer_tokens"),
+        natural_correct=right,
+        natural_answer_tokens=tokens,
         checkpoints=_checkpoints(line, question, trace, markers, source),
         marker_positions=markers,
     )
@@ -362,24 +365,30 @@ def _checkpoints(
 # --- The lines together --------------------------------------------------------------------------
 
 
-def _check_together(
-    path: Path, lines: Sequence[RecordedObject], records: Sequence[ProbeRecord]
-) -> None:
-    """Refuse lines that contradict each other."""
-    traces: dict[tuple[str, int], int] = {}
+def check_questions(lines: Sequence[RecordedObject], records: Sequence[Any]) -> None:
+    """Refuse lines that disagree on a question, which in two groups would count twice."""
     first: dict[str, dict[str, int]] = {"id": {}, "key": {}}
     for n, (line, record) in enumerate(zip(lines, records, strict=True)):
-        known = traces.setdefault((record.id, record.sample), n)
-        if known != n:
-            sample = f"sample {record.sample} of {record.id!r}"
-            other = f"{sample} is in line {_number(lines[known])} too"
-            line.refuse("id", f"a trace once, {other}", sample)
         for of, name in (("id", "key"), ("key", "group"), ("key", "task"), ("key", "gold")):
             known = first[of].setdefault(getattr(record, of), n)
             ours, theirs = getattr(record, name), getattr(records[known], name)
             if ours != theirs:
                 here = f"{theirs!r} as for the same question in line {_number(lines[known])}"
                 line.refuse(name, here, ours)
+
+
+def _check_together(
+    path: Path, lines: Sequence[RecordedObject], records: Sequence[ProbeRecord]
+) -> None:
+    """Refuse lines that contradict each other."""
+    check_questions(lines, records)
+    traces: dict[tuple[str, int], int] = {}
+    for n, (line, record) in enumerate(zip(lines, records, strict=True)):
+        known = traces.setdefault((record.id, record.sample), n)
+        if known != n:
+            sample = f"sample {record.sample} of {record.id!r}"
+            other = f"{sample} is in line {_number(lines[known])} too"
+            line.refuse("id", f"a trace once, {other}", sample)
         if (record.marker_positions is None) != (records[0].marker_positions is None):
             line.refuse(
                 "marker_positions",

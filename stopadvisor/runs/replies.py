@@ -30,6 +30,7 @@ from stopadvisor.runs.recording import (
     LABELS_AS_RECORDED,
     Recorded,
     RecordedObject,
+    check_questions,
     label_or_gold,
     question_fields,
 )
@@ -267,6 +268,7 @@ def _recorded(
         if (other := first.setdefault(record.id, line.where)) != line.where:
             line.refuse("id", f"a question once, it is in {other} too", record.id)
         records.append(record)
+    check_questions([line for line, _ in lines], records)
     graded, n_graded = grade_records(records, grader)
     grading = LABELS_AS_RECORDED if brings_labels else dict(grader.identity)
     return Recorded(path, sha256, tuple(graded), n_graded, grading)
@@ -287,6 +289,8 @@ def _reply(line: RecordedObject, question: Mapping[str, Any]) -> RungReply:
     answer, finished = line.answer("answer") or "", line.label("finished")
     if finished is None:
         line.refuse("finished", "true, or false where the reply was cut", None)
+    if "answer" not in line.fields and line.fields.get("correct") is None and question["gold"]:
+        line.refuse("answer", "the reply's, or null where it has none", None)
     prompt, cached = line.whole("prompt_tokens", 0), line.whole("cached_tokens", 0)
     if cached > prompt:
         line.refuse("cached_tokens", f"at most prompt_tokens ({prompt})", cached)

@@ -202,6 +202,19 @@ def test_labels_that_are_missing_come_from_gold(tmp_path: Path) -> None:
     assert imported(tmp_path, *rows).manifest["grading"]["grader"] == "recorded"
 
 
+@pytest.mark.parametrize(("answer", "gold"), [(None, "7"), ("", "7"), (" ", "7"), (None, None)])
+def test_an_answer_that_has_tokens_but_no_text_is_refused(
+    tmp_path: Path, answer: str | None, gold: str | None
+) -> None:
+    """It would count as wrong: whatever a stop says, nothing could be lost there."""
+    row = line("a", gold=gold, natural_answer=answer, natural_correct=None)
+    with pytest.raises(WorkloadError, match=r"natural_answer': expected the text of 9 natural_ans"):
+        read(tmp_path, row)
+    for said in ({"natural_correct": False}, {"finish": "length"}, {"natural_answer_tokens": 0}):
+        (found,) = read(tmp_path, row | said).records
+        assert found.natural_correct is False
+
+
 def test_a_recording_without_labels_is_graded_like_any_run(tmp_path: Path) -> None:
     bare = [probe(5, correct=None), probe(9, "", correct=None)]
     row = line("a", gold="7", natural_correct=None, checkpoints=bare)

@@ -132,6 +132,34 @@ def test_a_right_reply_without_an_answer_is_refused(tmp_path: Path, answer: str 
     recorded(tmp_path / "lines.jsonl", [line], TWO)
 
 
+def test_an_answer_that_was_not_recorded_is_not_taken_for_a_wrong_one(tmp_path: Path) -> None:
+    """Of a reference, it would hide that a cheaper reply loses the right answer."""
+    missing = reply("large", "7")
+    del missing["answer"]
+    line = {"id": "a", "gold": "7", "rungs": [reply("small", "2"), missing]}
+    with pytest.raises(WorkloadError, match=r"'rungs\[1\]\.answer': expected the reply's, or null"):
+        recorded(tmp_path / "lines.jsonl", [line], TWO)
+    missing["answer"] = None
+    (found,) = recorded(tmp_path / "lines.jsonl", [line], TWO).records
+    assert found.rungs[1].correct is False
+
+
+@pytest.mark.parametrize(("name", "other"), [("group", "h"), ("gold", "8"), ("task", "math")])
+def test_lines_that_disagree_on_a_question_are_refused(
+    tmp_path: Path, name: str, other: str
+) -> None:
+    """In two groups, one question would count as two independent ones."""
+    first = {"question": "3 + 4?", "gold": "7", "task": "numeric", "group": "g"}
+    lines = [
+        {**first, "id": "a", "rungs": [reply("small", "7"), reply("large", "7")]},
+        {**first, "id": "b", "rungs": [reply("small", "7"), reply("large", "7")]},
+    ]
+    assert len(recorded(tmp_path / "lines.jsonl", lines, TWO).records) == 2
+    lines[1][name] = other
+    with pytest.raises(WorkloadError, match=rf":2: field '{name}': .* same question in line 1"):
+        recorded(tmp_path / "lines.jsonl", lines, TWO)
+
+
 def test_what_a_manifest_holds_of_a_ladder_gives_it_back() -> None:
     for ladder in (TWO, VOTE):
         assert ladder_of({"rung": [plain(rung) for rung in ladder.rungs]}, "m") == ladder
