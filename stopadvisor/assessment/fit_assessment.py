@@ -55,8 +55,12 @@ from stopadvisor.workload.questions import PARTS, SMALLEST_PARTS, PartCounts
 
 __all__ = [
     "FitAssessment", "advice_profile", "assess", "check_labels",
-    "meaning_of_cut", "remarks_on_promise", "remarks_on_sample", "words_on_cut",
+    "meaning_of_cut", "remark_on_reading", "remarks_on_promise", "remarks_on_sample",
+    "words_on_cut",
 ]  # fmt: skip
+
+_MISREAD_WARN = 0.2
+"""Share of full replies that are wrong after a right answer, above which they may be misread."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,7 @@ class FitAssessment:
         fit, counts = source.part("fit"), source.counts()
         graded_by = choice.fit.table.graded_by
         remarks = remarks_on_promise(source, settings.alpha, choice.full_accuracy, graded_by)
+        remarks += remark_on_reading(choice.fit.table)
         if choice.n_fit < counts["fit"]:
             remarks.append(f"the choice was made on {choice.n_fit} of the fit questions")
         if self.recommendation.family == "cap" and source.ladder is not None:
@@ -329,6 +334,20 @@ def meaning_of_cut(differs: bool) -> str:
     if differs:
         return "a stop there counts as one that differs"
     return "a question cut off cannot be lost"
+
+
+def remark_on_reading(table: GradedTable) -> list[str]:
+    """Remark on full replies that are wrong suspiciously often: there nothing can be lost."""
+    live = table.live if table.rungs is None else table.live & ~table.rungs.is_reference
+    last = live.shape[1] - 1 - live[:, ::-1].argmax(axis=1)
+    right = np.take_along_axis(live & table.stop_correct, last[:, None], axis=1)[:, 0]
+    share = float((right & ~table.full_correct & ~table.truncated).mean())
+    if share <= _MISREAD_WARN:
+        return []
+    return [
+        f"on {share:.0%} of {table.n_questions} questions the full reply is wrong although the "
+        "last answer before it is right: if full replies are misread, lost answers are not seen"
+    ]
 
 
 def remarks_on_promise(

@@ -15,7 +15,7 @@ import numpy as np
 
 from stopadvisor.answers.grading import Grader, described
 from stopadvisor.assessment.choice import Choice, Settings
-from stopadvisor.assessment.fit_assessment import FitAssessment, assess
+from stopadvisor.assessment.fit_assessment import FitAssessment, assess, remark_on_reading
 from stopadvisor.assessment.limits import counted_rows, most_of
 from stopadvisor.assessment.recommendation import Recommendation, deciding_reason
 from stopadvisor.assessment.settings import SettingsOverrides, alpha_remark, large_alpha
@@ -175,7 +175,8 @@ def certify(source: Source, request: CertifyRequest) -> Certification:
     policy = _policy(assessment, calibration, look)
     assessed = read_assessment(source.folder)
     changed = _why_another_rule(assessment, calibration, policy.family, assessed)
-    remarks = tuple(_remarks(assessment, taken.remarks, policy, changed))
+    said = [*remark_on_reading(assessment.choice.fit.table), *taken.remarks]
+    remarks = tuple(_remarks(assessment, said, policy, changed))
     return Certification(
         choice.settings, calibration, look, policy, remarks, assessment, labels, changed
     )

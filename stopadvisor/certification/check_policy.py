@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from stopadvisor.answers.grading import BY_GOLD, described
-from stopadvisor.assessment.fit_assessment import meaning_of_cut, words_on_cut
+from stopadvisor.assessment.fit_assessment import meaning_of_cut, remark_on_reading, words_on_cut
 from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.certification.looks import open_rows
 from stopadvisor.certification.verification import (
@@ -131,7 +131,7 @@ def check_policy(
             planned=request.policies,
         )
     questions, looked = _open(policy, certificate, view, fresh.rows)
-    remarks += looked
+    remarks += looked + remark_on_reading(questions)
     result = verify(
         terms,
         fresh,

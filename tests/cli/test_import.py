@@ -102,6 +102,28 @@ def test_the_run_is_assessed_calibrated_and_verified_like_any_other(call: Call) 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("misread", [True, False])
+def test_full_replies_that_seem_misread_are_remarked_on(call: Call, *, misread: bool) -> None:
+    """A sentence is no exact answer: full thinking counts as wrong, and nothing can be lost."""
+    lines = [json.loads(text) for text in Path(recorded("r.jsonl")).read_text().splitlines()]
+    for i, row in enumerate(lines):
+        right = row.pop("natural_correct")
+        said = "It is 7, as one sees." if misread and i % 2 else "7"
+        row |= {"gold": "7", "task": "exact", "natural_answer": said if right else "9"}
+        for c in row["checkpoints"]:
+            del c["correct"]
+    for name, part in (("run", lines[:320]), ("new", lines[320:])):
+        Path("r.jsonl").write_text("\n".join(map(json.dumps, part)) + "\n", encoding="utf-8")
+        call("import", "probes", "r.jsonl", "-o", name, "--max-think", "600")
+    documents = [call.json("assess", "run", "--families", "confidence")]
+    documents.append(call.json("calibrate", "run", *CERTIFY, "--quiet"))
+    documents.append(json.loads(call("verify", documents[1]["policy"], "new", "--json")[1]))
+    for document in documents:
+        found = [text for text in document["remarks"] if "the full reply is wrong" in text]
+        assert len(found) == misread, document["remarks"]
+
+
+@pytest.mark.slow
 def test_a_rule_at_recorded_markers_is_certified_and_never_served(call: Call) -> None:
     lines = [json.loads(line) for line in Path(recorded("r.jsonl")).read_text().splitlines()]
     for i, row in enumerate(lines):
