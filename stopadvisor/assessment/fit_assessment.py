@@ -345,8 +345,8 @@ def remark_on_reading(table: GradedTable) -> list[str]:
     if share <= _MISREAD_WARN:
         return []
     return [
-        f"on {share:.0%} of {table.n_questions} questions the full reply is wrong although the "
-        "last answer before it is right: if full replies are misread, lost answers are not seen"
+        f"on {share:.0%} of the questions the full reply is wrong although the last answer before "
+        "it is right: if full replies are misread, lost answers are not seen"
     ]
 
 
