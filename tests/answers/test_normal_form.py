@@ -281,6 +281,7 @@ def test_good_gold_says_its_task() -> None:
         ("numeric", "1/0", "expected a number"),
         ("numeric", "3 or 4", "expected a number"),
         ("math", " ", "expected an answer, got ' '"),
+        ("math", "??", "expected an answer, got '??'"),
         ("math", "$$", "expected an answer for task 'math'"),
         ("exact", "", "expected an answer"),
         ("poetry", "x", "task must be one of math, numeric, choice, exact, got 'poetry'"),

@@ -191,7 +191,7 @@ def test_a_number_is_gold_too(run: RunDirectory, tmp_path: Path) -> None:
     assert read_sheet(path, run) == {"q1": "7", "q2": "-0.50"}
 
 
-@pytest.mark.parametrize(("task", "gold"), [("numeric", "?"), ("choice", "n/a")])
+@pytest.mark.parametrize(("task", "gold"), [("numeric", "?"), ("choice", "n/a"), ("math", "?")])
 def test_gold_that_no_answer_could_equal_is_refused(
     run: RunDirectory, tmp_path: Path, task: str, gold: str
 ) -> None:
