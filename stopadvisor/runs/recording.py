@@ -373,7 +373,7 @@ def check_questions(lines: Sequence[RecordedObject], records: Sequence[Any]) -> 
             known = first[of].setdefault(getattr(record, of), n)
             ours, theirs = getattr(record, name), getattr(records[known], name)
             if ours != theirs:
-                here = f"{theirs!r} as for the same question in line {_number(lines[known])}"
+                here = f"{theirs!r} as for the same question in {lines[known].where}"
                 line.refuse(name, here, ours)
 
 

@@ -156,7 +156,7 @@ def test_lines_that_disagree_on_a_question_are_refused(
     ]
     assert len(recorded(tmp_path / "lines.jsonl", lines, TWO).records) == 2
     lines[1][name] = other
-    with pytest.raises(WorkloadError, match=rf":2: field '{name}': .* same question in line 1"):
+    with pytest.raises(WorkloadError, match=rf":2: field '{name}': .* same question in .*:1, got"):
         recorded(tmp_path / "lines.jsonl", lines, TWO)
 
 
@@ -460,6 +460,15 @@ def test_logs_of_rungs_are_joined_by_question(tmp_path: Path) -> None:
     assert [reply.correct for reply in rows["2"].rungs] == [False, True]
     assert not rows["2"].rungs[0].finished
     assert found.n_graded == 4
+
+
+def test_logs_in_which_a_question_has_two_golds_are_refused(tmp_path: Path) -> None:
+    logs = {
+        name: [sample(1, "It is 2."), sample(1, "It is 2.", id=2, target="3")]
+        for name in ("small", "large")
+    }
+    with pytest.raises(WorkloadError, match=r"'gold': expected '2' as .* in .*: samples\[0\], got"):
+        logs_of(tmp_path, TWO, **logs)
 
 
 @pytest.mark.parametrize(
