@@ -8,10 +8,13 @@ from unittest.mock import patch
 from stopadvisor.cli.main import main
 from tests.scripted import ScriptedEngine
 
-OPTIONS = ("--budgets", "0,16,32,64", "--concurrency", "4", "--max-think", "256")
+OPTIONS = (
+    *("--budgets", "0,16,32,64", "--concurrency", "4"),
+    *("--max-think", "256", "--split", "40/60/0"),
+)
 
 if __name__ == "__main__":
     workload, run, seconds = sys.argv[1:]
     engine = ScriptedEngine(delay_s=float(seconds))
     with patch("stopadvisor.engines.engine_settings.start_engine", lambda options: engine):
-        sys.exit(main(["probe", workload, "--out", run, *OPTIONS, "--split", "40/60/0"]))
+        sys.exit(main(["probe", workload, "--out", run, *OPTIONS]))

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from stopadvisor.answers.grading import GRADING, Grader
+from stopadvisor.cli.main import main
 from stopadvisor.collection.collect import ask_all, collect, make_prompts
 from stopadvisor.collection.grades import (
     check_grader,
@@ -33,6 +34,7 @@ from stopadvisor.runs.directory import RunDirectory, read_thinking
 from stopadvisor.runs.manifest import build_manifest, engine_of
 from stopadvisor.workload.questions import Workload, read_workload
 from tests.scripted import WAIT, ScriptedEngine, write_sums
+from tests.slow_probe import OPTIONS
 
 PLAN = ProbePlan(budgets=(0, 16, 32, 64), cue="\n\nFinal answer:", max_think=256)
 MARKED = replace(PLAN, schedule="marker", markers=((WAIT,),), max_markers=3).with_stride(20)
@@ -215,11 +217,11 @@ def test_a_batch_with_finished_members_is_asked_again_whole(
 
 @pytest.mark.integration
 def test_a_killed_process_resumes_byte_for_byte(
-    tmp_path: Path, uninterrupted: Callable[[int], bytes]
+    tmp_path: Path, uninterrupted: Callable[[int], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, out = write_sums(tmp_path / "sums.jsonl", 60), tmp_path / "killed"
-    command = [sys.executable, "-m", "tests.slow_probe", str(file), str(out)]
-    process = subprocess.Popen([*command, "0.1"], cwd=ROOT, stderr=subprocess.DEVNULL)
+    command = [sys.executable, "-m", "tests.slow_probe", str(file), str(out), "0.1"]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
     while _lines(out) < 20:
         assert time.monotonic() < deadline, "the run never got that far"
@@ -228,8 +230,9 @@ def test_a_killed_process_resumes_byte_for_byte(
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert _lines(out) < 60
-    done = subprocess.run([*command, "0"], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    started = "stopadvisor.engines.engine_settings.start_engine"
+    monkeypatch.setattr(started, lambda options: ScriptedEngine())
+    assert main(["probe", str(file), "--out", str(out), *OPTIONS]) == 0
     assert (out / "probes.jsonl").read_bytes() == uninterrupted(60)
 
 

@@ -223,7 +223,7 @@ def test_a_closer_of_several_tokens(random_model: Path, script: Script) -> None:
 
 @pytest.mark.slow
 def test_padding_and_batch_mates_change_nothing(random_engine: HfEngine) -> None:
-    questions = [prompt("x" * n) for n in (1, 30, 7, 2, 90, 4, 5, 6, 11, 3)]
+    questions = [prompt("x" * n) for n in (1, 30, 7, 2, 90, 4, 5, 11)]
     at = plan([0, 4, 16, 40])
     together = traces_of(random_engine, questions, at)
     for question, batched in zip(questions, together, strict=True):

@@ -29,18 +29,19 @@ def check_visible(
     """Compare each visible answer with plain generation; return their number."""
     start = engine.chat.prompt_ids(question.messages)
     closer = list(engine.chat.closer.ids)
-    thinking = list(reference.forced(start, trace.trace_tokens).ids)
+    thinking = list(trace.thinking_ids)
+    assert reference.likeliest(start, thinking) == thinking
     n_live = 0
     for probe in trace.probes:
         if probe.ended:
             assert (probe.visible_text, probe.visible_tokens) == (None, 0)
             continue
         n_live += 1
-        plain = reference.forced([*start, *thinking[: probe.budget], *closer], at.answer_cap).ids
-        ends = [k for k, token in enumerate(plain) if token in engine.stop_ids]
-        whole = plain[: ends[0] + 1] if ends else plain
-        assert probe.visible_text == engine.chat.decode(list(plain[: ends[0]] if ends else plain))
-        assert probe.visible_tokens == len(whole) + len(closer)
+        prefix = [*start, *thinking[: probe.budget], *closer]
+        plain = list(reference.forced(prefix, at.answer_cap, engine.stop_ids).ids)
+        shown = plain[:-1] if plain[-1] in engine.stop_ids else plain
+        assert probe.visible_text == engine.chat.decode(shown)
+        assert probe.visible_tokens == len(plain) + len(closer)
     return n_live
 
 

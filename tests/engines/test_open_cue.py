@@ -14,7 +14,7 @@ from stopadvisor.engines.answer_end import AnswerStops
 from stopadvisor.engines.chat import Marker
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import make_requests, policy_plan
-from stopadvisor.probes.asking import Engine, OnStop
+from stopadvisor.probes.asking import Engine, OnStop, RawTrace
 from stopadvisor.workload.questions import read_workload
 from tests.engines.fake_server import TINY, Story, fake_server, ids_of, words
 from tests.engines.online_policies import bound
@@ -128,25 +128,27 @@ def closing_policy(engine: Engine, on_stop: OnStop, **changes: Any) -> Policy:
     return bound(engine, content, **changes)
 
 
-@pytest.mark.parametrize("on_stop", ["probe", "answer"])
 def test_it_stops_where_the_recorded_probe_was_followed_by_the_closer(
-    on_stop: OnStop, tiny_reasoner: HfEngine
+    tiny_reasoner: HfEngine,
 ) -> None:
-    policy = closing_policy(tiny_reasoner, on_stop, budgets=[0, 100, 120])
     questions = read_workload(TINY.parent / "hard.jsonl").questions[:3]
-    requests, own = make_requests(questions, policy), policy_plan(policy)
-    assert own.cue == OPEN_PLAN.cue
-    traces = traces_of(tiny_reasoner, [r.prompt for r in requests], own)
-    replies = dict(tiny_reasoner.serve(requests, own, policy, batch_size=3))
-    stops = 0
-    for number, trace in enumerate(traces):
-        first = next((p for p in trace.probes if p.closed_by_itself and not p.ended), None)
-        reply = replies[number]
-        assert reply.budget == (None if first is None else first.budget)
-        if first is not None:
-            stops += 1
-            assert reply.text == (first.text if on_stop == "probe" else first.visible_text)
-    assert 0 < stops < len(traces)
+    kinds: tuple[OnStop, ...] = ("answer", "probe")
+    traces: list[RawTrace] = []  # with answers of both kinds
+    for on_stop in kinds:
+        policy = closing_policy(tiny_reasoner, on_stop, budgets=[0, 100, 120], max_think=130)
+        requests, own = make_requests(questions, policy), policy_plan(policy)
+        assert own.cue == OPEN_PLAN.cue
+        traces = traces or traces_of(tiny_reasoner, [r.prompt for r in requests], own)
+        replies = dict(tiny_reasoner.serve(requests, own, policy, batch_size=3))
+        stops = 0
+        for number, trace in enumerate(traces):
+            first = next((p for p in trace.probes if p.closed_by_itself and not p.ended), None)
+            reply = replies[number]
+            assert reply.budget == (None if first is None else first.budget)
+            if first is not None:
+                stops += 1
+                assert reply.text == (first.text if on_stop == "probe" else first.visible_text)
+        assert 0 < stops < len(traces)
 
 
 @pytest.mark.parametrize(

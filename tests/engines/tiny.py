@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -128,12 +128,21 @@ class Reprefill:
         )
         return cls(model)
 
-    def forced(self, prefix: list[int], n_tokens: int) -> Reference:
+    def likeliest(self, prefix: list[int], ids: list[int]) -> list[int]:
+        """The likeliest token in the place of each of `ids`, after the prefix and those before."""
+        import torch
+
+        with torch.inference_mode():
+            output = self.model(input_ids=torch.tensor([[*prefix, *ids]]), use_cache=False)
+        found: list[int] = output.logits[0, len(prefix) - 1 : -1].argmax(-1).tolist()
+        return found
+
+    def forced(self, prefix: list[int], n_tokens: int, ends: Collection[int] = ()) -> Reference:
         import torch
 
         ids, out, logprobs, entropies = list(prefix), [], [], []
         for _ in range(n_tokens):
-            with torch.no_grad():
+            with torch.inference_mode():
                 output = self.model(input_ids=torch.tensor([ids]), use_cache=False)
             logits = output.logits[0, -1]
             row = logits.double().log_softmax(-1)
@@ -141,6 +150,8 @@ class Reprefill:
             logprobs.append(float(row.max()))
             entropies.append(float(-(row.exp() * row).sum()))
             ids.append(out[-1])
+            if out[-1] in ends:
+                break
         return Reference(tuple(out), np.array(logprobs), np.array(entropies))
 
 

@@ -98,7 +98,6 @@ def test_a_share_is_picked_by_the_key_alone(tmp_path: Path) -> None:
     assert "stopadvisor_audit_tokens_total 0.0" in exported
     three = auditor(tmp_path / "3", share=0.1)
     three.key = bytes(range(32))
-    run(three, *((served(name, stop=None), finished()) for name in names))
     assert {name for name in names if three._picks(name)} != {n for n in names if one._picks(n)}
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.requests import make_requests, policy_plan
@@ -48,14 +49,14 @@ class ModelClient:
         self.ended: set[str] = set()
         """Requests that were aborted."""
 
-    def _step(self, ids: list[int], cache: Any) -> tuple[int, list[float], Any]:
+    def _step(self, ids: list[int], cache: Any) -> tuple[int, NDArray[np.float32], Any]:
         import torch
 
         with torch.inference_mode():
             tokens = torch.tensor([ids])
             out = self.model(input_ids=tokens, use_cache=True, **{self.cache_name: cache})
-        logprobs = torch.log_softmax(out.logits[0, -1], dim=-1)
-        return int(logprobs.argmax()), logprobs.tolist(), out.past_key_values
+            logprobs = torch.log_softmax(out.logits[0, -1], dim=-1).numpy()
+        return int(logprobs.argmax()), logprobs, out.past_key_values
 
     async def generate(
         self, ids: Any, parameters: Mapping[str, Any], name: str, *, final: bool, priority: int
@@ -71,9 +72,9 @@ class ModelClient:
             brought.append(token)
             if k is not None and rows is not None:
                 self.asked.append(k)
-                ranked = np.argsort(-np.array(logprobs)).tolist()
+                ranked = np.argsort(-logprobs).tolist()
                 named = [token, *(ranked if k < 0 else ranked[:k])]
-                rows.append(named, [logprobs[i] for i in named])
+                rows.append(named, logprobs[named].tolist())
             over = token in parameters["stop_token_ids"] or number == most
             reason = "stop" if over else None
             if name in self.ended:
