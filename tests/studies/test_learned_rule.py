@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, call
 
 import numpy as np
 import pytest
@@ -54,11 +55,10 @@ def test_ablation_is_logistic_regression_on_the_archives_own_columns(archive: Ar
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_classifiers_are_scikit_learns(tmp_path: Path) -> None:
-    from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
+def test_classifiers_are_scikit_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sklearn import ensemble, neural_network
     from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import roc_auc_score
-    from sklearn.neural_network import MLPClassifier
     from threadpoolctl import threadpool_limits
 
     whole = np.load(ARCHIVES / f"{NAMES[0]}.npz")
@@ -69,13 +69,21 @@ def test_classifiers_are_scikit_learns(tmp_path: Path) -> None:
     }
     np.savez(tmp_path / "part.npz", **data)
     data["thinking"] = np.minimum(data["think_lens"][:, None], data["budgets"])
+    models: dict[str, Any] = {"logistic": LogisticRegression(C=1.0, max_iter=1000)}
+    made = []
+    for kind, module, name, asked, small in (  # a model of a tenth of the size that is asked for
+        ("random-forest", ensemble, "RandomForestClassifier",
+         {"n_estimators": 100, "max_depth": 8}, {"n_estimators": 10}),
+        ("gradient-boosting", ensemble, "GradientBoostingClassifier",
+         {"n_estimators": 100, "max_depth": 4}, {"n_estimators": 10}),
+        ("mlp", neural_network, "MLPClassifier",
+         {"hidden_layer_sizes": (32, 16), "max_iter": 500}, {"max_iter": 50}),
+    ):  # fmt: skip
+        models[kind] = getattr(module, name)(**asked | small, random_state=42)
+        made.append((Mock(return_value=models[kind]), call(**asked, random_state=42)))
+        monkeypatch.setattr(module, name, made[-1][0])
     found = study("classifiers")([open_source(tmp_path / "part.npz", folder=tmp_path)], QUICK)
-    models = {
-        "logistic": LogisticRegression(C=1.0, max_iter=1000),
-        "random-forest": RandomForestClassifier(n_estimators=100, max_depth=8, random_state=42),
-        "gradient-boosting": GradientBoostingClassifier(max_depth=4, random_state=42),
-        "mlp": MLPClassifier(hidden_layer_sizes=(32, 16), max_iter=500, random_state=42),
-    }
+    assert all(maker.call_args_list == [expected] * 5 for maker, expected in made)
     assert [row["variant"] for row in rows_of(found, "peaks")] == list(models)
     gains = {}
     with threadpool_limits(limits=1):  # the same sums in the same order
