@@ -213,26 +213,23 @@ def cases(draw: st.DrawFn) -> tuple[OpenQuestions, Asking]:
     return table, EVERYWHERE
 
 
-@pytest.mark.parametrize("serving", REGIMES)
 @settings(max_examples=120)
 @given(case=cases(), block=st.sampled_from([1, 4, 16]))
-def test_equals_the_server_walked_through(
-    serving: Serving, case: tuple[OpenQuestions, Asking], block: int
-) -> None:
+def test_equals_the_server_walked_through(case: tuple[OpenQuestions, Asking], block: int) -> None:
     table, asking = case
-    with mock.patch.object(costs, "CACHE_BLOCK", block):
-        found = stopped_counts(table, serving, asking=asking)
-    for i in range(table.n_questions):
-        for stop in places(table, i, asking):
-            arrays = (
-                found.decoded, found.cached, found.prefilled, found.requests, found.attended
-            )  # fmt: skip
-            got = tuple(float(a[i, stop]) for a in arrays)
-            assert got == serve(table, i, stop, serving, block, asking), (i, stop)
-            priced = replace(SECONDS_OF, round_trip=float(block))
-            walked = serve(table, i, stop, serving, block, asking, round_trip=block)
+    priced = replace(SECONDS_OF, round_trip=float(block))
+    stops = [(i, stop) for i in range(table.n_questions) for stop in places(table, i, asking)]
+    for serving in REGIMES:
+        with mock.patch.object(costs, "CACHE_BLOCK", block):
+            found = stopped_counts(table, serving, asking=asking)
+        arrays = (found.decoded, found.cached, found.prefilled, found.requests, found.attended)
+        weighed = found.weighed(priced)
+        for at in stops:
+            got = tuple(float(a[at]) for a in arrays)
+            assert got == serve(table, *at, serving, block, asking), (serving, at)
+            walked = serve(table, *at, serving, block, asking, round_trip=block)
             cost = float(np.dot(walked, [2.0, 0.05, 0.5, 30.0, 0.003]))
-            assert found.weighed(priced)[i, stop] == pytest.approx(cost)
+            assert weighed[at] == pytest.approx(cost), (serving, at)
 
 
 def one_question(**changes: Any) -> OpenQuestions:
