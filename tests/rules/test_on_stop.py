@@ -39,7 +39,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The same questions, probed either way."""
     folder = tmp_path_factory.mktemp("on-stop")
     return {
-        name: make_run(folder / name, 500, plan=plan)
+        name: make_run(folder / name, 300, plan=plan)
         for name, plan in (("answer", ANSWER), ("probe", PLAN))
     }
 
