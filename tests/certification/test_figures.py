@@ -42,6 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_run(root / "bare", 400, gold=False, repeated=60)
     write_archive(root / "raw.npz")
     recorded(root / "rungs", 0).rename(root / "ladder")
+    shutil.copytree(root / "sums", root / "fresh")
     fresh = RunDirectory.load(make_run(root / "fresh", 600))
     fresh.rewrite(fresh.records()[300:])
     return root

@@ -35,9 +35,14 @@ from stopadvisor.workload.questions import PARTS
 from tests.material import looks_of, make_run
 
 
+@pytest.fixture(scope="module")
+def probed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("probed") / "run", 60)
+
+
 @pytest.fixture
-def source(tmp_path: Path) -> Source:
-    return open_source(make_run(tmp_path / "run", 60))
+def source(probed: Path, tmp_path: Path) -> Source:
+    return open_source(shutil.copytree(probed, tmp_path / "run"))
 
 
 def test_a_planned_look_opens_nothing_until_it_is_taken(source: Source) -> None:

@@ -178,14 +178,14 @@ def content() -> dict[str, Any]:
 
 
 def test_a_drop_and_a_category_are_verified_each_by_its_own_test(content: dict[str, Any]) -> None:
-    found = verified(content, draw(450, 9, "fresh"))
+    found = verified(content, draw(240, 9, "fresh"))
     drop, hard = found.limits or ()
-    assert (drop.n, hard.n, hard.category) == (450, 150, "hard")
+    assert (drop.n, hard.n, hard.category) == (240, 80, "hard")
     assert (drop.lost, drop.gained) == (found.losses, found.gained)
     assert 0 < hard.lost < 30 > hard.gained == 0, "only a drop counts what is gained"
     assert found.risk == pytest.approx(-found.accuracy_difference)
-    assert drop.lower == pytest.approx(-drop_limit(drop.gained, drop.lost, 450, 0.05))
-    assert drop.upper == drop_limit(drop.lost, drop.gained, 450, 0.05)
+    assert drop.lower == pytest.approx(-drop_limit(drop.gained, drop.lost, 240, 0.05))
+    assert drop.upper == drop_limit(drop.lost, drop.gained, 240, 0.05)
     assert drop.lower < found.risk < drop.upper
     assert {drop.verdict, hard.verdict} == {"confirmed"}
     assert found.verdict == "confirmed"
@@ -193,11 +193,11 @@ def test_a_drop_and_a_category_are_verified_each_by_its_own_test(content: dict[s
 
 
 def test_one_limit_that_is_broken_contradicts_the_policy(content: dict[str, Any]) -> None:
-    table = draw(450, 9, "fresh")
+    table = draw(120, 9, "fresh")
     hard = np.array([name == "hard" for name in table.categories])
     bad = regraded(table, correct=table.correct & ~(hard & table.full_correct)[:, None])
     found = verified(content, bad)
     assert [limit.verdict for limit in found.limits or ()][1] == "contradicted"
     assert found.verdict == "contradicted"
     with pytest.raises(PolicyError, match="limits category 'hard', and no fresh question is in it"):
-        verified(content, replace(table, categories=(None,) * 450))
+        verified(content, replace(table, categories=(None,) * 120))
