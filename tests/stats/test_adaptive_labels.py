@@ -23,7 +23,7 @@ from stopadvisor.stats.adaptive_labels import (
 from stopadvisor.stats.bounds import Certified, NotCertified, StopCurve, max_losses
 from stopadvisor.stats.label_sample import most_lost_labelled
 
-RUNS = 1500
+RUNS = 600
 
 
 @dataclass(frozen=True)

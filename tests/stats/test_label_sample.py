@@ -303,4 +303,4 @@ def test_broken_certificates_are_rare(population: Population, labels: int) -> No
 def test_a_broken_way_is_caught(way: Way) -> None:
     runs = 500
     most = float(stats.binom.ppf(0.999, runs, DELTA)) / runs
-    assert max(broken_share(each, way, 30, runs) for each in POPULATIONS[:2]) > most
+    assert any(broken_share(each, way, 30, runs) > most for each in POPULATIONS[:2])
