@@ -17,24 +17,30 @@ from tests.blocks.tests import benchmarks
 from tests.integration.test_benchmarks import SERVED
 
 SHORT = {
-    "deploy": "--questions 200",
+    "deploy": "--questions 100",
     "ladder": "--data FOLDER/ladder --splits 1",
     "real": "--splits 1 --fits 0",
     "real_picture": "FOLDER/rivals.svg --splits 1",
     "real_runs": "FOLDER/runs",
     "real_two_traces": "--draws 2 --fits 1",
     "roofline": "",
-    "scale": "200",
-    "step": "--questions 20",
+    "scale": "100",
+    "step": "--questions 5",
 }
 """Arguments of each benchmark that needs no server."""
 
 NARROWER: dict[str, dict[str, Any]] = {
+    "deploy": {"BUDGETS": (0, 16, 48, 100)},
+    "ladder": {"CELLS": (("lost", 0.05), ("drop", 0.10))},
     "real": {"MODELS": MODELS[:1], "ALPHAS": (0.1,), "PREFILLS": (1.0, None)},
     "real_two_traces": {"MODELS": MODELS[:1], "ALPHAS": (0.1,), "SIZES": (200,)},
     "real_picture": {"RUNS": {"one": (MODELS[0], False)}, "ALPHAS": (0.1,)},
+    "step": {"REPEATS": 1},
 }
-"""Cells of tables that have many, by constant of the module."""
+"""Cells of tables that have many, and repeats, by constant of the module."""
+
+RESAMPLED = ("assessment.rated", "stats.intervals", "studies.rivals")
+"""Modules that resample for figures, which mean nothing here."""
 
 
 RECORDED = Path(__file__).resolve().parent.parent.parent / "samples" / "recorded" / "real"
@@ -84,6 +90,8 @@ def test_runs_to_its_end(
     for constant, value in NARROWER.get(name, {}).items():
         assert hasattr(module, constant)
         monkeypatch.setattr(module, constant, value)
+    for resampled in RESAMPLED:
+        monkeypatch.setattr(f"stopadvisor.{resampled}._RESAMPLES", 20)
     words = SHORT[name].replace("FOLDER", str(tmp_path)).split()
     monkeypatch.setattr(sys, "argv", [name, *words])
     assert module.main() in (None, 0, 1)  # 1: a goal was missed, which a short form cannot tell
