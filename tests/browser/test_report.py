@@ -77,7 +77,23 @@ def test_opens_in_silence_and_fits(
             box = picture.bounding_box()
             assert box is not None
             assert box["width"] > 250
+        if kind != "archive":
+            lost_questions_are_text(page, reports["before"].parent / "run-hostile.jsonl")
+        assert page.locator("script").count() == 0
+        assert page.locator("img[src]").count() == 0
         assert noise == []
+
+
+def lost_questions_are_text(page: Page, workload: Path) -> None:
+    """Check that a script in a question stays text."""
+    questions = read_workload(workload).questions
+    asked = {question.id: question.messages[0]["content"] for question in questions}
+    assert all(question.endswith(HOSTILE) for question in asked.values())
+    lost = page.locator("#lost > details")
+    assert lost.count() >= 1
+    for question in lost.all():
+        name = str(question.locator("summary").first.text_content()).partition(":")[0]
+        assert question.locator("blockquote").all_text_contents() == [asked[name]]
 
 
 @pytest.mark.parametrize(
@@ -109,25 +125,6 @@ def test_axe_finds_nothing_serious(
         ]
         assert grave == []
         assert found["passes"] > 20
-
-
-@pytest.mark.parametrize("kind", ["before", "after"])
-def test_a_script_in_a_question_stays_text(
-    browser: Browser, reports: dict[str, Path], kind: str
-) -> None:
-    workload = read_workload(reports["before"].parent / "run-hostile.jsonl")
-    asked = {question.id: question.messages[0]["content"] for question in workload.questions}
-    assert all(question.endswith(HOSTILE) for question in asked.values())
-    with opened(browser, reports[kind]) as (page, noise):
-        page.locator("#lost summary").evaluate_all("all => all.forEach(one => one.click())")
-        lost = page.locator("#lost > details")
-        assert lost.count() >= 1
-        for question in lost.all():
-            name = str(question.locator("summary").first.text_content()).partition(":")[0]
-            assert question.locator("blockquote").all_text_contents() == [asked[name]]
-        assert page.locator("script").count() == 0
-        assert page.locator("img[src]").count() == 0
-        assert noise == []
 
 
 @pytest.mark.parametrize("kind", ["before", "after"])
