@@ -14,7 +14,6 @@ from stopadvisor.engines.openai import open_servers
 from stopadvisor.policy.frozen import Policy, load_policy
 from stopadvisor.policy.requests import Request, make_requests
 from stopadvisor.serving.serve_settings import ServeSettings
-from stopadvisor.workload.questions import read_workload
 from tests.integration.server import (
     AS_CALIBRATED,
     NAME,
@@ -24,6 +23,7 @@ from tests.integration.server import (
     environment,
     server_with,
 )
+from tests.material import easiest
 from tests.missing import skip_without
 
 if TYPE_CHECKING:
@@ -88,8 +88,7 @@ def policy() -> Policy:
 
 @pytest.fixture(scope="module")
 def requests(policy: Policy) -> list[Request]:
-    workload = read_workload(ROOT / "samples" / "arithmetic.jsonl")
-    return make_requests(workload.questions[:120], policy)
+    return make_requests(easiest(120), policy)
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ PATIENT = {"connect": 60.0, "first": 60.0, "between": 60.0, "total": 300.0, "pro
 
 @pytest.fixture(scope="module")
 def policy(local: HfEngine) -> Policy:
-    changes = {"budgets": BUDGETS, "entropy_source": "top-k:20"}
+    changes = {"budgets": BUDGETS, "entropy_source": "top-k:20", "max_think": 200}
     return rule(local, "run-stability", 2.0, **changes)
 
 

@@ -22,6 +22,7 @@ from tests.integration.asking import ask_all
 from tests.integration.conftest import POLICY
 from tests.integration.server import ROOT, VllmServer, server_with
 from tests.policy_content import policy_from, trigger_content
+from tests.snippets import recorded_probes
 
 if TYPE_CHECKING:
     from stopadvisor.engines.hf.engine import HfEngine
@@ -48,11 +49,12 @@ def fixed_budget(path: Path) -> Policy:
 
 
 def asked(policy: Policy, category: str, n: int) -> list[Request]:
-    """Return n requests of one category, repeated as needed."""
+    """Return n requests of one category, those about which the model thinks the least."""
+    thought = {row["id"]: row["trace_tokens"] for row in map(json.loads, recorded_probes())}
     questions = read_workload(ROOT / "samples" / "arithmetic.jsonl").questions
     those = [question for question in questions if question.category == category]
-    found = make_requests(those, policy)
-    return [found[k % len(found)] for k in range(n)]
+    those.sort(key=lambda question: thought[question.id])
+    return make_requests(those[:n], policy)
 
 
 @pytest.fixture(scope="module")

@@ -38,7 +38,8 @@ def _untimed(replies: dict[int, Reply]) -> list[dict[str, Any]]:
 def test_a_server_gives_the_replies_of_the_local_engine(
     local: HfEngine, remote: OpenAiEngine, family: str, threshold: float, on_stop: OnStop
 ) -> None:
-    policy = rule(local, family, threshold, budgets=BUDGETS, entropy_source="top-k:20")
+    changes = {"budgets": BUDGETS, "entropy_source": "top-k:20", "max_think": 200}
+    policy = rule(local, family, threshold, **changes)
     asked = make_requests(easiest(N_QUESTIONS), policy)
     here, there = (
         dict(engine.serve(asked, replace(engine.policy_plan(policy), on_stop=on_stop), policy))

@@ -232,9 +232,9 @@ def test_what_is_not_covered_is_answered_byte_for_byte_as_without_the_plugin(
 ) -> None:
     messages = list(make_requests(easiest(1), policy)[0].prompt.messages)
     bodies: list[tuple[str, dict[str, Any]]] = [
-        ("logprobs", {"logprobs": True, "top_logprobs": 2, "max_tokens": 900}),
+        ("logprobs", {"logprobs": True, "top_logprobs": 2, "max_tokens": 40}),
         ("max-tokens", {"max_tokens": 7}),
-        ("n", {"n": 2, "temperature": 0.8, "seed": 3}),
+        ("n", {"n": 2, "temperature": 0.8, "seed": 3, "max_tokens": 40}),
         ("stop", {"stop": ["So"]}),
         ("tools", {"tools": [], "tool_choice": "required"}),
         ("field", {"temperature": "hot"}),
