@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -26,7 +28,8 @@ def quickly_assessed_run(probed_run: Path, tmp_path_factory: pytest.TempPathFact
     path = tmp_path_factory.mktemp("assessed") / "runs" / "old"
     shutil.copytree(probed_run, path)
     words = ["--families", "learned,confidence", "--no-report", "--quiet"]
-    assert main(["assess", str(path), "--alpha", "0.15", *words]) == 0
+    with drawing_few():
+        assert main(["assess", str(path), "--alpha", "0.15", *words]) == 0
     return path
 
 
@@ -42,6 +45,29 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> ScriptedEngine:
     engine = ScriptedEngine()
     monkeypatch.setattr("stopadvisor.engines.engine_settings.start_engine", lambda options: engine)
     return engine
+
+
+@contextmanager
+def drawing_few() -> Generator[None]:
+    """Forecast for few calibrations, which take most of an assessment's time."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, few in (
+            ("assessment.choice._LABELS", (100, 200)),
+            ("assessment.frontier.ALPHAS", (0.05, 0.15)),
+            ("assessment.rated._DRAWS", 20),
+            ("assessment.rated._RESAMPLES", 100),
+            ("cli.label._DRAWS", 2),
+            ("stats.intervals._RESAMPLES", 100),
+        ):
+            patch.setattr(f"stopadvisor.{name}", few)
+        yield
+
+
+@pytest.fixture(scope="module")
+def few_draws() -> Generator[None]:
+    """Few of them in a whole file."""
+    with drawing_few():
+        yield
 
 
 class Bench(Call):

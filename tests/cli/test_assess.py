@@ -20,9 +20,11 @@ from tests.material import CERTIFY, Call, edit_records, looks_of, write_archive
 RUN = Path("runs/sums")
 FAST = ["--families", "confidence"]
 """One side instead of two, in a fraction of the time."""
+AT = ["--alpha", "0.15"]
+"""One promise instead of those that are compared where none is named."""
 
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("sums", "scripted")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("sums", "scripted", "few_draws")]
 
 
 @pytest.fixture(name="call")
@@ -48,7 +50,7 @@ def test_the_options_used_stand_in_the_run_and_can_be_used_again(call: Call) -> 
 
 def test_assessed_again_a_run_keeps_the_options_of_its_probing(call: Call) -> None:
     file = Path("runs/sums/stopadvisor.toml")
-    call.json("runs/sums", *FAST)
+    call.json("runs/sums", *FAST, *AT)
     assert (
         not {"model", "max-think"}
         & tomllib.loads(file.read_text(encoding="utf-8"))["assess"].keys()
@@ -67,7 +69,7 @@ def test_assessed_again_a_run_keeps_the_options_of_its_probing(call: Call) -> No
     assert "alpha" not in written
     for edited in ("assess = 5", "a = " + "[" * 3000):
         file.write_text(edited, encoding="utf-8")
-        call.json("runs/sums", *FAST)
+        call.json("runs/sums", *FAST, *AT)
         assert "model" not in tomllib.loads(file.read_text(encoding="utf-8"))["assess"]
 
 
@@ -119,7 +121,7 @@ def test_what_is_shown_of_an_archive_is_charged(call: Call) -> None:
 
 
 def test_regrading_takes_the_workloads_gold_and_tells_no_outcome(call: Call) -> None:
-    before = call.json("runs/sums", *FAST)["profile"]
+    before = call.json("runs/sums", *FAST, *AT)["profile"]
 
     def spoil(row: dict[str, Any], part: str) -> None:
         for checkpoint in row["checkpoints"]:
@@ -127,18 +129,18 @@ def test_regrading_takes_the_workloads_gold_and_tells_no_outcome(call: Call) -> 
             checkpoint["normalized"] = "?"
 
     edit_records(Path("runs/sums"), spoil)
-    code, _, err = call("runs/sums", "--regrade", *FAST)
+    code, _, err = call("runs/sums", "--regrade", *FAST, *AT)
     assert code == 0, err
     assert "graded runs/sums again" in err
     assert not re.search(r"again.*\d", err)
-    assert call.json("runs/sums", *FAST)["profile"] == before
+    assert call.json("runs/sums", *FAST, *AT)["profile"] == before
 
 
 def test_the_split_of_an_archive_is_drawn_once(call: Call) -> None:
-    found = call.json("raw.npz", "--split", "40/60/0", *FAST)
+    found = call.json("raw.npz", "--split", "40/60/0", *FAST, *AT)
     assert found["split"]["test"] == 0
     assert "never drawn again" in call.refused("raw.npz", "--split", "50/50/0")
-    other = call.json("raw.npz", "--split", "50/50/0", "--out", "elsewhere", *FAST)
+    other = call.json("raw.npz", "--split", "50/50/0", "--out", "elsewhere", *FAST, *AT)
     assert other["run"] == "elsewhere"
     assert other["split"] != found["split"]
 
@@ -156,7 +158,7 @@ def test_remarks_go_to_stderr_and_into_the_document(call: Call) -> None:
     assert "full-thinking accuracy" in text
     assert "--split 40/60/0" in text
     assert "bound to no model" in text
-    assert call("raw.npz", "--quiet", *FAST)[2] == ""
+    assert call("raw.npz", "--quiet", *FAST, *AT)[2] == ""
 
 
 # --- Whatever was measured ------------------------------------------------------------------------
@@ -202,7 +204,7 @@ def test_profile_and_advice_are_always_shown(call: Call, edit: Any, said: str) -
     assert said[1:] in text  # it begins a sentence here
 
 
-def test_its_page_says_so_without_the_pictures_of_rules(
+def test_its_page_says_so_without_the_pictures_of_rules_and_calibrate_follows(
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STOPADVISOR_REPORT", "1")
@@ -213,10 +215,8 @@ def test_its_page_says_so_without_the_pictures_of_rules(
     page = (RUN / "report.html").read_text(encoding="utf-8")
     assert "all forced answers are right" in page
     assert 'id="part-frontier"' not in page
-
-
-def test_calibrate_follows_that_advice(call: Call) -> None:
-    edit_records(RUN, all_right)
+    monkeypatch.setenv("STOPADVISOR_REPORT", "0")
+    (RUN / "report.html").unlink()
     found = call.json(RUN, *FAST, *CERTIFY, code=3, command="calibrate")
     assert (found["kind"], found["look"]) == ("full-budget", None)
     assert "all forced answers are right" in found["refusal"]["reason"]

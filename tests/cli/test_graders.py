@@ -19,7 +19,7 @@ from tests.material import CERTIFY, Call
 from tests.policy_content import certificate_in
 from tests.scripted import ScriptedEngine, write_sums
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_draws")]
 
 BUDGETS = ("--budgets", "0,16,64", "--max-think", "256", "--quiet")
 GRADERS = """
@@ -37,7 +37,7 @@ def lenient(question, gold, answer):
 def with_graders(call: Call, scripted: ScriptedEngine) -> Call:
     """The command line in a folder with sums and graders, before a scripted model."""
     Path("graders.py").write_text(GRADERS)
-    write_sums(Path("sums.jsonl"), 300)
+    write_sums(Path("sums.jsonl"), 100)
     return call
 
 
@@ -53,7 +53,7 @@ def probed(call: Call, *words: str) -> Path:
 
 
 def assess(call: Call, *words: str) -> list[str]:
-    options = ("--families", "confidence", "--json", "--quiet")
+    options = ("--families", "confidence", "--alpha", "0.15", "--json", "--quiet")
     code, out, err = call("assess", "run", *options, *words)
     assert code == 0, err
     remarks: list[str] = json.loads(out)["remarks"]
@@ -67,7 +67,8 @@ def calibrated(call: Call, name: str = "policy.joblib") -> Path:
     return Path(name)
 
 
-def test_a_grader_stands_in_manifest_policy_and_claim(call: Call) -> None:
+def test_a_grader_stands_in_manifest_policy_and_claim_and_verify_asks_for_it(call: Call) -> None:
+    write_sums(Path("sums.jsonl"), 300)
     probed(call, "--grader", "graders:strict")
     grading = manifest()["grading"]
     assert grading["grader"] == "graders:strict"
@@ -85,8 +86,36 @@ def test_a_grader_stands_in_manifest_policy_and_claim(call: Call) -> None:
     )
     assert call("inspect", "policy.joblib")[0] == 0
 
+    write_sums(Path("fresh.jsonl"), 200, start=1000)
+    like = ("probe", "fresh.jsonl", "--like", "policy.joblib", "--quiet", "--out", "fresh")
+    err = call.refused(*like)
+    assert "graded by graders:strict (SHA-256" in err
+    assert "name it with --grader" in err
+    assert "--like sets --grader graders:strict, got graders:lenient" in call.refused(
+        *like, "--grader", "graders:lenient"
+    )
+    assert call(*like, "--grader", "graders:strict")[0] == 0
+    assert call("verify", "policy.joblib", "fresh", "--quiet")[0] == 0
+
+    # The same name, another file: said, and no more.
+    Path("graders.py").write_text(GRADERS + "# changed\n")
+    regrade_run(Path("fresh"), Progress(), "graders:strict")
+    code, out, err = call("verify", "policy.joblib", "fresh", "--json")
+    assert code == 0
+    (said,) = (r for r in json.loads(out)["remarks"] if "graded by graders:strict" in r)
+    assert f"note: {said}\n" in err
+    code, _, err = call(*(word for word in like if word != "--quiet"), "--grader", "graders:strict")
+    assert "grades here, graders:strict" in err
+
+    regrade_run(Path("fresh"), Progress(), "gold")
+    assert "`stopadvisor assess RUN --regrade --grader graders:strict`" in call.refused(
+        "verify", "policy.joblib", "fresh", "--quiet"
+    )
+    assert call("verify", "policy.joblib", "fresh", "--quiet", "--transfer")[0] == 0
+
 
 def test_a_certificate_says_that_what_was_not_judged_cannot_be_lost(call: Call) -> None:
+    write_sums(Path("sums.jsonl"), 300)
     Path("graders.py").write_text(GRADERS.replace("2 + ", "3"))
     run = RunDirectory.load(probed(call, "--grader", "graders:lenient"))
     words = ("calibrate", "run", *CERTIFY, "--families", "confidence", "--json", "--quiet")
@@ -135,37 +164,6 @@ def test_graders_do_not_mix(call: Call) -> None:
     regrade_run(run, Progress(), "gold")
     assert "grader_sha256" not in manifest()["grading"]
     assert (run / "probes.jsonl").read_bytes() == before  # strict says what gold says here
-
-
-def test_verify_holds_the_policys_grader_against_the_runs(call: Call) -> None:
-    probed(call, "--grader", "graders:strict")
-    calibrated(call)
-    write_sums(Path("fresh.jsonl"), 200, start=1000)
-    like = ("probe", "fresh.jsonl", "--like", "policy.joblib", "--quiet", "--out", "fresh")
-    err = call.refused(*like)
-    assert "graded by graders:strict (SHA-256" in err
-    assert "name it with --grader" in err
-    assert "--like sets --grader graders:strict, got graders:lenient" in call.refused(
-        *like, "--grader", "graders:lenient"
-    )
-    assert call(*like, "--grader", "graders:strict")[0] == 0
-    assert call("verify", "policy.joblib", "fresh", "--quiet")[0] == 0
-
-    # The same name, another file: said, and no more.
-    Path("graders.py").write_text(GRADERS + "# changed\n")
-    regrade_run(Path("fresh"), Progress(), "graders:strict")
-    code, out, err = call("verify", "policy.joblib", "fresh", "--json")
-    assert code == 0
-    (said,) = (r for r in json.loads(out)["remarks"] if "graded by graders:strict" in r)
-    assert f"note: {said}\n" in err
-    code, _, err = call(*(word for word in like if word != "--quiet"), "--grader", "graders:strict")
-    assert "grades here, graders:strict" in err
-
-    regrade_run(Path("fresh"), Progress(), "gold")
-    assert "`stopadvisor assess RUN --regrade --grader graders:strict`" in call.refused(
-        "verify", "policy.joblib", "fresh", "--quiet"
-    )
-    assert call("verify", "policy.joblib", "fresh", "--quiet", "--transfer")[0] == 0
 
 
 def test_what_cannot_be_had_ends_before_the_model_is_loaded(

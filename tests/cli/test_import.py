@@ -84,7 +84,7 @@ def test_what_the_file_does_not_say_is_remarked(call: Call) -> None:
 def test_the_run_is_assessed_calibrated_and_verified_like_any_other(call: Call) -> None:
     call("import", "probes", recorded("old.jsonl", 600), "-o", "old", "--max-think", "600")
     call("import", "probes", recorded("new.jsonl", 500, 400), "-o", "new", "--max-think", "600")
-    found = call.json("assess", "old", "--families", "confidence")
+    found = call.json("assess", "old", "--families", "confidence", "--alpha", "0.15")
     assert (found["workload"]["engine"], found["workload"]["model"]) == ("imported", None)
     code, out, _ = call("calibrate", *CERTIFY, "old", "--alpha", "0.15", "--json")
     assert code == 0
@@ -115,7 +115,7 @@ def test_full_replies_that_seem_misread_are_remarked_on(call: Call, *, misread: 
     for name, part in (("run", lines[:320]), ("new", lines[320:])):
         Path("r.jsonl").write_text("\n".join(map(json.dumps, part)) + "\n", encoding="utf-8")
         call("import", "probes", "r.jsonl", "-o", name, "--max-think", "600")
-    documents = [call.json("assess", "run", "--families", "confidence")]
+    documents = [call.json("assess", "run", "--families", "confidence", "--alpha", "0.15")]
     documents.append(call.json("calibrate", "run", *CERTIFY, "--quiet"))
     documents.append(json.loads(call("verify", documents[1]["policy"], "new", "--json")[1]))
     for document in documents:

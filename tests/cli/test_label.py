@@ -33,7 +33,7 @@ from stopadvisor.runs.directory import RunDirectory
 from tests.material import Call, forget_looks, make_run
 from tests.schemas import check_valid
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_draws")]
 
 ASK = ("--alpha", "0.05", "--families", "confidence", "--despite", "advice", "--quiet")
 REQUEST = CertifyRequest(

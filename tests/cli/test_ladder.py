@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from tests.runs.test_replies import reply, sample, written
 from tests.schemas import check_valid
 from tests.workload.test_imports import LOGS
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_draws")]
 
 LADDER = """
 [[rung]]
@@ -74,6 +75,12 @@ def imported(folder: Path, lines: list[dict[str, Any]], ladder: str) -> Path:
     return folder / "run"
 
 
+def assessed(call: Call, run: Path) -> tuple[Any, str]:
+    """What `assess` writes, and what it prints."""
+    screen = call.screen("assess", run, "--alpha", "0.05")
+    return json.loads((run / "assessment.json").read_bytes()), screen
+
+
 def test_a_reference_that_was_cut_is_not_said_to_think(tmp_path: Path, call: Call) -> None:
     lines = []
     for number in range(120):
@@ -100,8 +107,11 @@ def policy(run: Path) -> Path:
     return run / "policy.joblib"
 
 
-def test_the_cap_that_tells_right_from_wrong_is_advised(run: Path, call: Call) -> None:
-    found = call.json("assess", run, "--alpha", "0.05")
+def test_the_cap_that_tells_right_from_wrong_is_advised_and_drawn(
+    run: Path, tmp_path: Path, call: Call
+) -> None:
+    run = shutil.copytree(run, tmp_path / "run")
+    found, screen = assessed(call, run)
     assert found["recommendation"]["family"] == "cap"
     assert found["recommendation"]["serving"] == "ladder"
     assert found["settings"]["loss"] == "drop"
@@ -116,18 +126,26 @@ def test_the_cap_that_tells_right_from_wrong_is_advised(run: Path, call: Call) -
     assert small["saving_pct"] > cap["fit_total_saving_pct"] > 40
     assert small["risk"] > 0.1
     assert found["serving"]["ladder"]["saving_pct"] == pytest.approx(cap["fit_total_saving_pct"])
+    # Its replies were not timed.
+    assert [row["request_seconds"] for row in found["rungs"]] == [None, None]
+    assert found["request_seconds"] is None
+    assert "econds" not in screen
+    # The page draws every rule and every rung on one plane.
+    figures = json.loads((run / "figures.json").read_bytes())
+    small_cost, large_cost = figures["frontier"]["fixed"]["cost"]
+    assert small_cost < 30  # of the reference's price
+    assert large_cost == pytest.approx(100)
+    assert figures["frontier"]["chosen"][0] == "cap"
+    page = Path(call.json("report", run)["report"]).read_text()
+    for words in ("thinking tokens", "Forced answers", "full thinking"):
+        assert words not in page, words
 
 
 def test_the_time_of_a_request_is_shown_where_replies_were_timed(
-    run: Path, tmp_path: Path, call: Call
+    tmp_path: Path, call: Call
 ) -> None:
-    found = call.json("assess", run, "--alpha", "0.05")
-    assert [row["request_seconds"] for row in found["rungs"]] == [None, None]
-    assert found["request_seconds"] is None
-    assert "econds" not in call.screen("assess", run, "--alpha", "0.05")
-
     timed = recorded(tmp_path / "timed", 0, timed=True)
-    found = call.json("assess", timed, "--alpha", "0.05")
+    found, screen = assessed(call, timed)
     check_valid("assess", found)
     cap = float(found["matched_risk"][0]["scalar"]["where"].split(" within ")[1].split()[0])
     source = open_source(timed)
@@ -137,7 +155,6 @@ def test_the_time_of_a_request_is_shown_where_replies_were_timed(
     assert found["request_seconds"] == pytest.approx(sum(times) / len(times))
     alone = [row["request_seconds"] for row in found["rungs"]]
     assert alone == pytest.approx([0.01 * sum(small) / len(small), 20.0])
-    screen = " ".join(call.screen("assess", timed, "--alpha", "0.05").split())
     assert f"time {found['request_seconds']:.3g} s instead of 20 s per request" in screen
     assert "tokens saved seconds" in screen
     assert "measured at the recording's concurrency" in screen
@@ -167,7 +184,11 @@ def test_where_nothing_is_saved_the_screen_speaks_of_climbing(tmp_path: Path, ca
     assert "prob" not in screen.replace("probability", "")
 
 
-def test_few_questions_are_not_promised_what_they_cannot_show(tmp_path: Path, call: Call) -> None:
+def test_few_questions_are_not_promised_what_they_cannot_show(
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, usual in (("_DRAWS", 200), ("_RESAMPLES", 1000)):  # of which its figures are
+        monkeypatch.setattr(f"stopadvisor.assessment.rated.{name}", usual)
     rng = np.random.default_rng(0)
     lines = []
     for number in range(156):
@@ -201,11 +222,6 @@ def test_what_takes_probes_refuses_a_ladder_in_one_line(
     assert "ladder" in call.refused(*(word.format(run=run) for word in command))
 
 
-def test_replies_need_a_ladder(tmp_path: Path, call: Call) -> None:
-    file = written(tmp_path / "lines.jsonl", [{"id": "q"}])
-    assert "--ladder" in call.refused("import", "replies", file, "-o", tmp_path / "run")
-
-
 def test_logs_of_an_evaluation_become_a_run(tmp_path: Path, call: Call) -> None:
     (tmp_path / "ladder.toml").write_text(LADDER)
     words = ["import", "inspect", "--ladder", tmp_path / "ladder.toml", "-o", tmp_path / "run"]
@@ -221,9 +237,9 @@ def test_logs_of_an_evaluation_become_a_run(tmp_path: Path, call: Call) -> None:
     assert "format csv needs a FILE, got none" in call.refused(
         "import", "csv", "-o", tmp_path / "other"
     )
-    assert "--rung is not an option of format replies" in call.refused(
-        "import", "replies", "x", "--rung", "a=b", "-o", tmp_path / "other"
-    )
+    replies = ("import", "replies", tmp_path / "small.json", "-o", tmp_path / "other")
+    assert "--rung is not an option of format replies" in call.refused(*replies, "--rung", "a=b")
+    assert "--ladder" in call.refused(*replies)
 
 
 def test_samples_of_lm_eval_become_a_run(tmp_path: Path, call: Call) -> None:
@@ -385,9 +401,9 @@ def test_questions_that_the_advised_rule_gives_up_are_counted(tmp_path: Path, ca
         lines.append({"id": f"q{number}", "gold": "1", "rungs": rungs})
     file, run = written(tmp_path / "lines.jsonl", lines), tmp_path / "run"
     call.json("import", "replies", file, "--ladder", tmp_path / "ladder.toml", "-o", run)
-    found = call.json("assess", run, "--alpha", "0.05")
+    found, screen = assessed(call, run)
     assert 0.2 < found["given_up_share"] < 0.4
-    assert "The advised rule gives up " in call.screen("assess", run, "--alpha", "0.05")
+    assert "The advised rule gives up " in screen
     page = Path(call.json("report", run)["report"]).read_text()
     assert "of the questions are given up." in page
 
@@ -399,16 +415,3 @@ def test_nothing_certified_serves_the_reference(tmp_path: Path, call: Call) -> N
     assert climber.ask is not None
     assert (climber.ask.rung.name, climber.ask.is_reference) == ("large", True)
     assert "Never climbs" in call.screen("inspect", run / "policy.joblib")
-
-
-def test_the_page_draws_every_rule_and_every_rung_on_one_plane(tmp_path: Path, call: Call) -> None:
-    run = recorded(tmp_path, 0)
-    call.json("assess", run, "--alpha", "0.05")
-    figures = json.loads((run / "figures.json").read_bytes())
-    small, large = zip(figures["frontier"]["fixed"]["cost"], (0, 1), strict=True)
-    assert small[0] < 30  # of the reference's price
-    assert large[0] == pytest.approx(100)
-    assert figures["frontier"]["chosen"][0] == "cap"
-    page = Path(call.json("report", run)["report"]).read_text()
-    for words in ("thinking tokens", "Forced answers", "full thinking"):
-        assert words not in page, words

@@ -22,7 +22,7 @@ from stopadvisor.serving.vllm import plugin_settings
 from tests.engines.online_policies import TINY_REASONER, rule
 from tests.material import Call, make_run, write_easiest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_draws")]
 
 
 class Became(BaseException):
@@ -35,6 +35,7 @@ def following(text: str) -> list[str]:
     return shlex.split(line)
 
 
+@pytest.mark.usefixtures("sums")
 def test_from_assess_to_a_watched_server(
     call: Call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -47,8 +48,7 @@ def test_from_assess_to_a_watched_server(
     monkeypatch.setattr(os, "execve", execve)
     monkeypatch.setattr(plugin_settings, "version", lambda name: "0.32.0")
     monkeypatch.setenv("VLLM_PLUGINS", "other")
-    make_run(Path("runs/sums"), 400)
-    wanted = ("--families", "learned,confidence", "--serving", "vllm", "--price", "0/0/1")
+    wanted = ("--families", "confidence", "--serving", "vllm", "--price", "0/0/1")
     code, out, _ = call("assess", "runs/sums", *wanted, "--alpha", "0.2")
     assert code == 0
     assert following(out)[:4] == ["calibrate", "runs/sums", "--alpha", "0.2"]
@@ -117,7 +117,7 @@ def test_a_policy_is_tried_and_then_served(
     shutil.copytree(TINY_REASONER, "llm/our model")
     engine = load_engine("llm/our model", device="cpu")
     monkeypatch.setattr("stopadvisor.engines.engine_settings.start_engine", lambda options: engine)
-    short = ("--limit", "4", "--max-think", "512", "--budgets", "0,32", "--no-preflight")
+    short = ("--limit", "2", "--max-think", "64", "--budgets", "0,32", "--no-preflight")
     asked = ("--model", "llm/our model", *short)
     code, _, err = call("probe", "my sums.jsonl", *asked, "--out", "run")
     assert code == 0, err

@@ -18,9 +18,9 @@ from stopadvisor.runs.prices import PriceRequest
 from stopadvisor.runs.sources import open_source
 from tests.material import CERTIFY, Call
 
-FAST = ("--families", "confidence")
+FAST = ("--families", "confidence", "--alpha", "0.15")
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("sums")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("sums", "few_draws")]
 
 
 @pytest.fixture(name="call")

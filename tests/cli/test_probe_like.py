@@ -29,7 +29,7 @@ from tests.material import CERTIFY, PLAN, Call, make_run, write_archive
 from tests.policy_content import full_budget_content, policy_from, trigger_content
 from tests.scripted import WAIT, ScriptedEngine, write_sums
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_draws")]
 
 POLICY, FRESH = Path("policy.joblib"), Path("fresh.jsonl")
 OPEN_CUE = "open:\n\nFinal answer:"
@@ -116,22 +116,17 @@ def test_a_policys_trigger_says_where_to_probe(call: Call, trigger: Trigger) -> 
     assert "Probed 60 questions, 0 of them now." in call(*words)[1]
 
 
-def test_words_are_not_asked_for_beside_a_policys_markers(call: Call) -> None:
-    code, _, err = call("probe", FRESH, "--like", POLICY, "--markers", "Wait")
-    assert (code, "--like and --markers cannot be combined" in err) == (2, True)
-    code, _, err = call("probe", FRESH, "--like", POLICY, "--schedule", "stride")
-    assert (code, "--like sets --schedule grid, got stride" in err) == (2, True)
-
-
 def test_what_the_policy_fixes_cannot_be_asked_for_otherwise(call: Call) -> None:
-    assert "--like sets --cap 20, got 3" in call.refused(
-        "probe", FRESH, "--like", POLICY, "--cap", "3"
-    )
     Path("another_grader.py").write_text("def f(question, gold, answer):\n    return True\n")
-    assert "--like sets --grader gold, got another_grader:f" in call.refused(
-        "probe", FRESH, "--like", POLICY, "--grader", "another_grader:f"
-    )
-    code, _, err = call("probe", FRESH, "--like", POLICY, "--cap", "20", "--out", "same")
+    like = ("probe", FRESH, "--like", POLICY)
+    for option, value, said in (
+        ("--cap", "3", "--like sets --cap 20, got 3"),
+        ("--grader", "another_grader:f", "--like sets --grader gold, got another_grader:f"),
+        ("--markers", "Wait", "--like and --markers cannot be combined"),
+        ("--schedule", "stride", "--like sets --schedule grid, got stride"),
+    ):
+        assert said in call.refused(*like, option, value)
+    code, _, err = call(*like, "--cap", "20", "--limit", "60", "--out", "same")
     assert code == 0, err
 
 
@@ -156,7 +151,8 @@ def test_a_policy_that_never_stops_or_names_no_model_says_nothing_of_probing(cal
     save_policy(policy_from(full_budget_content()), Path("full.joblib"), format="joblib")
     assert "needs no probes" in call.refused("probe", FRESH, "--like", "full.joblib")
     write_archive(Path("raw.npz"))
-    call("calibrate", *CERTIFY, "raw.npz", "--alpha", "0.3", "--out", "archive.joblib")
+    words = ("--alpha", "0.3", "--families", "confidence", "--out", "archive.joblib")
+    call("calibrate", *CERTIFY, "raw.npz", *words)
     assert call.json("inspect", "archive.joblib")["kind"] == "stop"
     assert "bound to no model" in call.refused("probe", FRESH, "--like", "archive.joblib")
 
@@ -195,7 +191,7 @@ def test_probe_writes_the_cue_into_the_manifest_and_like_brings_it(
     call: Call, open_policy: Path
 ) -> None:
     probe = ("probe", FRESH, "--budgets", "0,8,16", "--seed", "7", "--cue", "open", "--out", "new")
-    assert call(*probe)[0] == 0
+    assert call(*probe, "--limit", "60")[0] == 0
     manifest = RunDirectory.load(Path("new")).manifest
     assert manifest["plan"]["cue"] == OPEN_CUE
     assert manifest["cue_ids"] == ScriptedEngine().suffix_ids(OPEN_CUE)
@@ -207,7 +203,7 @@ def test_probe_writes_the_cue_into_the_manifest_and_like_brings_it(
 
 
 def test_a_closed_cue_is_another_one(call: Call, open_policy: Path) -> None:
-    make_run(Path("closed"), 600)
+    make_run(Path("closed"), 60)
     assert f"calibrated with answer cue {OPEN_CUE!r}, got '\\n\\nFinal answer:'" in call.refused(
         "verify", open_policy, "closed"
     )
@@ -251,11 +247,11 @@ def test_a_policy_without_log_probabilities_is_probed_like_locally(call: Call) -
     changes = {"family": "run-stability", "threshold": 2.0, "decision_threshold": 2.0, "order": []}
     blind = policy_from({**content, **changes, "entropy_source": "none"})
     save_policy(blind, Path("blind.joblib"))
-    code, _, err = call("probe", FRESH, "--like", "blind.joblib", "--out", "auto")
+    like = ("probe", FRESH, "--limit", "60", "--like", "blind.joblib")
+    code, _, err = call(*like, "--out", "auto")
     assert code == 0, err
     assert RunDirectory.load(Path("auto")).plan.entropy == "full"
-    words = ("--like", "blind.joblib", "--entropy", "top-k:5", "--out", "asked")
-    code, _, err = call("probe", FRESH, *words)
+    code, _, err = call(*like, "--entropy", "top-k:5", "--out", "asked")
     assert code == 0, err
     assert RunDirectory.load(Path("asked")).plan.entropy == "top-k:5"
     assert "--like sets --entropy full, got top-k:5" in call.refused(

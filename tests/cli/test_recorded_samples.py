@@ -19,7 +19,7 @@ def test_they_need_no_model(tmp_path: Path) -> None:
     code = (
         "import sys\n"
         "from stopadvisor.cli.main import main\n"
-        "assert main(['assess', sys.argv[1], '--families', 'confidence']) == 0\n"
+        "assert main(['assess', sys.argv[1], *'--families confidence --alpha 0.15'.split()]) == 0\n"
         "assert main(['calibrate', '--alpha', '0.15', '--despite', 'large-alpha']) in (0, 3)\n"
         "assert {'matplotlib', 'jinja2'} <= set(sys.modules)\n"
         "assert not {'torch', 'transformers', 'sklearn'} & set(sys.modules)\n"

@@ -13,9 +13,9 @@ from stopadvisor.report.html.page import refresh_report, write_report
 from stopadvisor.runs.sources import ASSESSMENT
 from tests.material import CERTIFY, Call
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_draws")]
 
-FAST = ("--families", "confidence")
+FAST = ("--families", "confidence", "--alpha", "0.15")
 
 
 @pytest.fixture
@@ -149,12 +149,7 @@ def test_assess_stands_where_the_page_cannot_be_written(
 # --- What it refuses ------------------------------------------------------------------------------
 
 
-def test_a_run_that_was_not_assessed(run: Path, call: Call) -> None:
-    (run / ASSESSMENT).unlink()
-    assert f"not assessed yet: run `stopadvisor assess {run}` first" in call.refused(run)
-
-
-def test_figures_of_another_assessment(run: Path, call: Call) -> None:
+def test_figures_of_another_assessment_or_of_none(run: Path, call: Call) -> None:
     document = json.loads((run / ASSESSMENT).read_bytes())
     document["profile"]["unsolved"]["count"] += 1
     (run / ASSESSMENT).write_text(json.dumps(document), encoding="utf-8")
@@ -162,3 +157,5 @@ def test_figures_of_another_assessment(run: Path, call: Call) -> None:
     (run / "figures.json").write_text("[", encoding="utf-8")
     assert "figures.json: not JSON" in (said := call.refused(run))
     assert "; assess again" in said
+    (run / ASSESSMENT).unlink()
+    assert f"not assessed yet: run `stopadvisor assess {run}` first" in call.refused(run)

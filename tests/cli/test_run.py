@@ -19,7 +19,7 @@ from tests.schemas import check_valid
 if TYPE_CHECKING:
     from stopadvisor.engines.hf.engine import HfEngine
 
-N = 16
+N = 6
 BUDGETS = (0, 16, 32, 64)
 
 pytestmark = pytest.mark.integration

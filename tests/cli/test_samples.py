@@ -15,7 +15,7 @@ from stopadvisor.runs.sources import Source, open_source
 from tests.material import CERTIFY, Call
 from tests.scripted import ScriptedEngine, write_sums
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_draws")]
 
 N = 240
 WORDS = ["--budgets", "0,8,16,32,64", "--max-think", "256", "--quiet", "--no-preflight"]

@@ -90,23 +90,19 @@ def calibrated(call: Call, *words: str) -> Path:
     return Path(json.loads(out)["policy"])
 
 
-def test_calibrate_signs_the_policy_and_its_copy(probed: Call) -> None:
+def test_calibrate_signs_the_policy_and_its_copy_and_promote_keeps_it(probed: Call) -> None:
     written = calibrated(probed, "--sign", "own.pem")
     for path in (written, RUN / "policy.joblib"):
         found = load_policy(path, require_signature=["own.pub"])
         assert found.signed_by == fingerprint("own")
         assert found.kind == "stop"
     assert written != RUN / "policy.joblib"
-
-
-def test_promote_brings_the_signature_along(probed: Call) -> None:
-    signed = calibrated(probed, "--sign", "own.pem")
     shutil.copy("policy.joblib", RUN / "policy.joblib")  # another one, by hand
     with pytest.raises(PolicyError, match="was changed after it was signed"):
         load_policy(RUN / "policy.joblib", require_signature=["own.pub"])
-    assert probed("promote", signed)[0] == 0
+    assert probed("promote", written)[0] == 0
     found = load_policy(RUN / "policy.joblib", require_signature=["own.pub"])
-    assert found.digest == load_policy(signed).digest
+    assert found.digest == load_policy(written).digest
 
 
 def test_a_key_that_cannot_sign_spends_no_look(probed: Call) -> None:

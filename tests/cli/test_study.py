@@ -27,7 +27,7 @@ from tests.material import (
 )
 from tests.schemas import check_valid
 
-QUICK = ["--set", "resamples=200"]
+QUICK = ["--set", "resamples=100"]
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_a_study_prints_its_document_and_writes_it_down(call: Call, tmp_path: Pa
     found = studied(call, "frontier", "raw.npz", "--alpha", "0.2")
     check_valid("study", found)
     options = found["options"]
-    assert (found["study"], options["resamples"], options["alpha"]) == ("frontier", 200, 0.2)
+    assert (found["study"], options["resamples"], options["alpha"]) == ("frontier", 100, 0.2)
     (folder,) = (tmp_path / "runs").glob("raw-archive-*")
     assert json.loads((folder / "studies" / "frontier.json").read_text()) == found
     for table in found["tables"]:

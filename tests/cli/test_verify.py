@@ -30,7 +30,7 @@ from tests.material import (
 )
 from tests.policy_content import policy_from
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_draws")]
 
 POLICY, RUN, FRESH = Path("policy.joblib"), Path("runs/sums"), Path("runs/fresh")
 
@@ -73,13 +73,22 @@ def lose_everything(row: dict[str, Any], part: str) -> None:
 # --- Verdicts -------------------------------------------------------------------------------------
 
 
-def test_a_policy_is_confirmed_on_fresh_questions(call: Call) -> None:
+def test_a_policy_is_confirmed_on_fresh_questions_at_the_price_of_a_look(call: Call) -> None:
     found = call.json(POLICY, FRESH)
     assert found["verdict"] == "confirmed"
     assert found["category_scope"] == "marginal"
     assert found["digest"] == load_policy(POLICY).digest
     assert found["transfer"] is None
     assert not any("has gold" in remark for remark in found["remarks"])
+    looks = looks_of(FRESH)
+    assert [dict(look.asked)["protocol"] for look in looks] == ["verify"]
+    split = load_policy(POLICY).content["split"]
+    assert not set(looks[0].questions) & {*split["fit"], *split["calibration"]}
+    assert any("recorded as a look" in remark for remark in found["remarks"])
+    # Open is open, and a gate opens.
+    again = call.json(POLICY, FRESH, "--gate")
+    assert looks_of(FRESH) == looks
+    assert not any("recorded as a look" in remark for remark in again["remarks"])
 
 
 def test_a_contradiction_is_exit_4(call: Call) -> None:
@@ -87,7 +96,7 @@ def test_a_contradiction_is_exit_4(call: Call) -> None:
     found = call.json(POLICY, FRESH, code=4)
     assert found["verdict"] == "contradicted"
     assert found["lower"] > found["alpha"]
-    code, out, _ = call(POLICY, FRESH, "--quiet")
+    code, out, _ = call(POLICY, FRESH, "--quiet", "--gate")
     assert code == 4
     assert out.startswith("Contradicted: ")
     assert named(out) == f"assess {FRESH} --alpha 0.15"
@@ -109,19 +118,11 @@ def test_too_few_questions_are_silent(call: Call) -> None:
     assert named(said) == f"probe WORKLOAD --like {POLICY}"
 
 
-@pytest.mark.parametrize(
-    ("edit", "questions", "code"), [(None, 600, 0), (lose_everything, 600, 4), (None, 310, 7)]
-)
-def test_a_gate_opens_for_a_confirmation_alone(
-    call: Call, edit: Any, questions: int, code: int
-) -> None:
-    fresh = FRESH if questions == 600 else make_run(Path("runs/few"), questions)
-    if edit is not None:
-        edit_records(fresh, edit)
-    found, _, err = call(POLICY, fresh, "--gate")
-    assert found == code, err
-    if code == 7:  # no gate, no failure
-        assert call(POLICY, fresh)[0] == 0
+def test_a_gate_does_not_open_for_silence(call: Call) -> None:
+    few = make_run(Path("runs/few"), 310)
+    code, _, err = call(POLICY, few, "--gate")
+    assert code == 7, err
+    assert call(POLICY, few)[0] == 0  # no gate, no failure
 
 
 # --- What is counted ------------------------------------------------------------------------------
@@ -191,18 +192,6 @@ def test_answers_must_be_normalised_alike(call: Call) -> None:
 
 
 # --- The ledger -----------------------------------------------------------------------------------
-
-
-def test_opening_calibration_questions_is_a_look(call: Call) -> None:
-    first = call.json(POLICY, FRESH)
-    looks = looks_of(FRESH)
-    assert [dict(look.asked)["protocol"] for look in looks] == ["verify"]
-    split = load_policy(POLICY).content["split"]
-    assert not set(looks[0].questions) & {*split["fit"], *split["calibration"]}
-    assert any("recorded as a look" in remark for remark in first["remarks"])
-    again = call.json(POLICY, FRESH)
-    assert looks_of(FRESH) == looks
-    assert not any("recorded as a look" in remark for remark in again["remarks"])
 
 
 def test_test_only_leaves_them_closed(call: Call) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +21,20 @@ from stopadvisor.runs.sources import open_source
 from tests.material import Call, edit_records, looks_of, make_run, write_archive
 from tests.schemas import check_valid
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_draws")]
 
 RUN = Path("run")
+FAST = ("--alpha", "0.1", "--families", "confidence")
 
 
 @pytest.fixture(scope="module")
 def certified_run(run_without_gold: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run, calibrated at alpha 0.1."""
+    """The run, calibrated at alpha 0.1, with what was printed in a file `screen.txt`."""
     path = tmp_path_factory.mktemp("certified") / "run"
     shutil.copytree(run_without_gold, path)
-    assert main(["calibrate", str(path), "--alpha", "0.1", "--despite", "advice", "--quiet"]) == 0
+    with redirect_stdout(StringIO()) as out:
+        assert main(["calibrate", str(path), *FAST, "--despite", "advice", "--quiet"]) == 0
+    (path / "screen.txt").write_text(out.getvalue(), encoding="utf-8")
     return path
 
 
@@ -72,11 +77,8 @@ def test_full_thinking_is_held_against_itself(certified: dict[str, Any]) -> None
     assert certified["certificate"]["alpha"] == 0.1  # nothing is subtracted
 
 
-def test_calibrate_promises_that_few_replies_differ(call: Call) -> None:
-    words = ("--alpha", "0.1", "--families", "confidence", "--despite", "advice")
-    code, out, _ = call("calibrate", RUN, *words)
-    shown = as_read(out)
-    assert code == 0
+def test_calibrate_promises_that_few_replies_differ(call: Call, certified: dict[str, Any]) -> None:
+    shown = as_read((RUN / "screen.txt").read_text(encoding="utf-8"))
     assert "at most 10% of replies differ from what full thinking would have said" in shown
     assert "full thinking gave another answer to" in shown
     assert "accuracy" not in shown
@@ -87,13 +89,12 @@ def test_calibrate_promises_that_few_replies_differ(call: Call) -> None:
     source = open_source(RUN)
     rows = source.part("calibration").unseal()
     rows = rows.take(rows.samples == 0)
-    written = json.loads((RUN / "calibration.json").read_bytes())
-    columns = [rows.budgets.tolist().index(at) for at in written["schedule"]]
-    sure = np.exp(rows.mean_logprob[:, columns]) >= written["threshold"]
+    columns = [rows.budgets.tolist().index(at) for at in certified["schedule"]]
+    sure = np.exp(rows.mean_logprob[:, columns]) >= certified["threshold"]
     stops = sure & rows.live[:, columns]
     first = np.array(columns)[stops.argmax(axis=1)]
     differs = rows.answer_codes[np.arange(rows.n_questions), first] != rows.full_codes
-    assert written["family"] == "confidence"
+    assert certified["family"] == "confidence"
     assert certificate["losses"] == int((stops.any(axis=1) & differs).sum()) > 0
     assert certificate["n"] == rows.n_questions
     _, out, _ = call("inspect", RUN / "policy.joblib")
@@ -116,37 +117,34 @@ def forget_gold(*parts: str) -> Callable[[dict[str, Any], str], None]:
 
 
 def test_a_part_without_gold_leaves_the_others_theirs(call: Call) -> None:
-    fast = ("--families", "confidence")
-    make_run(Path("mixed"), 400, fractions=(0.4, 0.6, 0.0))
-    edit_records(Path("mixed"), forget_gold("calibration"))
-    found = call.json("assess", "mixed", "--alpha", "0.1", *fast)
+    made = make_run(Path("mixed"), 400, fractions=(0.4, 0.6, 0.0))
+    other = shutil.copytree(made, Path("apart") / "other")
+    edit_records(made, forget_gold("calibration"))
+    found = call.json("assess", "mixed", *FAST)
     assert found["workload"]["graded_by"] == "gold"  # the fit questions', which are shown
     assert found["settings"]["loss"] == "differs"  # what the others allow to promise
     assert 0.5 < found["fit_full_accuracy"] < 1
     assert "label_needs" not in found
     found = call.json("calibrate", "mixed", "--alpha", "0.1", "--despite", "advice")
     assert (found["graded_by"], found["certificate"]["loss"]) == ("agreement", "differs")
-    other = make_run(Path("apart") / "other", 400, fractions=(0.4, 0.6, 0.0))
     edit_records(other, forget_gold("fit"))
-    words = ("--alpha", "0.1", "--families", "confidence", "--despite", "advice")
-    found = call.json("calibrate", other, *words)
+    found = call.json("calibrate", other, *FAST, "--despite", "advice")
     assert found["graded_by"] == "gold"
     assert "loss" not in found["certificate"]
 
 
 def test_imported_probes_and_archives_need_no_labels(call: Call) -> None:
-    rows = (RUN / "probes.jsonl").read_text(encoding="utf-8")
-    Path("recorded.jsonl").write_text(rows, encoding="utf-8")
+    rows = (RUN / "probes.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    Path("recorded.jsonl").write_text("".join(rows[:200]), encoding="utf-8")
     found = call.json("import", "probes", "recorded.jsonl", "-o", "imported", "--max-think", "256")
     check_valid("import", found)
     assert found["model"] is None
     assert found["budgets"]
     assert (found["n_ungraded"], found["n_graded"]) == (found["n_traces"], 0)
-    fast = ("--families", "confidence")
-    found = call.json("assess", "imported", "--alpha", "0.1", *fast)
+    found = call.json("assess", "imported", *FAST)
     assert found["workload"]["graded_by"] == "agreement"
     write_archive(Path("raw.npz"), correct=None)
-    found = call.json("assess", "raw.npz", "--alpha", "0.1", *fast)
+    found = call.json("assess", "raw.npz", *FAST)
     assert (found["workload"]["graded_by"], found["settings"]["loss"]) == ("agreement", "differs")
     err = call.refused("assess", "raw.npz", "--protocol", "paper")
     assert err == (
