@@ -69,7 +69,7 @@ def questions() -> tuple[Question, ...]:
 @pytest.fixture(scope="module")
 def policy(tiny_reasoner: HfEngine) -> Policy:
     """Stops most questions, at different positions."""
-    return rule(tiny_reasoner, "run-stability", 2.0, budgets=[0, 16, 32, 48], max_think=56)
+    return rule(tiny_reasoner, "run-stability", 2.0, budgets=[0, 16, 32], max_think=40)
 
 
 @pytest.fixture

@@ -10,22 +10,21 @@ import pytest
 
 from stopadvisor.collection.collect import make_prompts
 from stopadvisor.probes.asking import ProbePlan, Prompt, RawTrace
-from stopadvisor.workload.questions import RecordedTrace, read_workload
+from stopadvisor.workload.questions import RecordedTrace
 from tests.engines.fake_server import fake_server
-from tests.engines.online_policies import TINY_REASONER
 from tests.engines.test_openai_engine import engine_at
 from tests.engines.tiny import traces_of
+from tests.material import easiest
 
 if TYPE_CHECKING:
     from stopadvisor.engines.hf.engine import HfEngine
 
-PLAN = ProbePlan((0, 8, 32, 64), cue="\n\nFinal answer:", max_think=300, greedy=True)
-SAMPLES = TINY_REASONER.parent
+PLAN = ProbePlan((0, 8, 32, 64), cue="\n\nFinal answer:", max_think=100, greedy=True)
 
 
 @pytest.fixture(scope="module")
 def prompts() -> list[Prompt]:
-    return make_prompts(read_workload(SAMPLES / "arithmetic.jsonl").questions[:6], None)
+    return make_prompts(easiest(5), None)
 
 
 def recorded(prompts: Sequence[Prompt], traces: Sequence[RawTrace]) -> list[Prompt]:
