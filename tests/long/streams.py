@@ -190,7 +190,7 @@ def limits_missed(stops: float, streams: int, *, looks: int = 60, seed: int = 0)
         ):
             if n_audited == 0:  # nothing is said yet
                 continue
-            ours = betting_upper_limit(n, {1 / share: n_differing}, delta=_DELTA, least_share=share)
+            ours = _betting_limit(n, n_differing, share)
             theirs = _mixture_limit(n_audited, n_differing) * n_stopped / n
             below[0] |= ours < stops * differs
             below[1] |= theirs < stops * differs
@@ -198,6 +198,12 @@ def limits_missed(stops: float, streams: int, *, looks: int = 60, seed: int = 0)
     return missed[0], missed[1]
 
 
+@cache
+def _betting_limit(n: int, n_differing: int, share: float) -> float:
+    return betting_upper_limit(n, {1 / share: n_differing}, delta=_DELTA, least_share=share)
+
+
+@cache
 def _mixture_limit(n: int, k: int) -> float:
     """Robbins' mixture limit of a share, by a Beta(1/2, 10) mixture."""
     shares = np.linspace(0, 1, 2_001)[1:-1]
