@@ -46,8 +46,9 @@ def chosen(questions: FitQuestions | RulesOnFit, alpha: float) -> Choice:
 
 
 def test_a_promise_is_what_choosing_at_its_risk_says(
-    fit: FitQuestions, rules: RulesOnFit, offered: tuple[Promise, ...]
+    rules: RulesOnFit, offered: tuple[Promise, ...]
 ) -> None:
+    """And with the labels named a certificate comes nine times in ten."""
     for promise in offered[1:]:
         choice = chosen(rules, promise.alpha)
         point, rule = choice.advised_point, choice.advised
@@ -57,24 +58,14 @@ def test_a_promise_is_what_choosing_at_its_risk_says(
         assert promise.saving_pct == point.expected_saving_pct > 0
         points = 100 * (point.fit_accuracy - choice.full_accuracy)
         assert promise.accuracy_points == pytest.approx(points)
-        probability = certification_probability(rule, choice.settings, (N,))
-        assert promise.probability == probability > 0
-
-
-def test_with_the_labels_named_a_certificate_comes_nine_times_in_ten(
-    fit: FitQuestions, rules: RulesOnFit, offered: tuple[Promise, ...]
-) -> None:
-    for promise in offered[1:]:
-        labels, choice = promise.labels_for_90, chosen(rules, promise.alpha)
+        labels = promise.labels_for_90
         assert labels is not None
-        assert choice.advised is not None
-
-        def probability(n: int, choice: Choice = choice) -> float:
-            assert choice.advised is not None
-            return certification_probability(choice.advised, choice.settings, (n,))
-
-        assert all(probability(n) >= 0.9 for n in range(labels, labels + 20))
-        assert probability(labels - 1) < 0.9
+        at_n, *enough, too_few = (
+            certification_probability(rule, choice.settings, (n,))
+            for n in (N, *range(labels, labels + 20), labels - 1)
+        )
+        assert promise.probability == at_n > 0
+        assert min(enough) >= 0.9 > too_few
 
 
 def test_labels_are_counted_for_the_first_rule(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -154,34 +155,31 @@ def test_a_sample_of_labels_leaves_no_delta_for_a_second_sequence(choice: Choice
 
 
 def planned(
-    population: KnownPopulation, labels: int | None, seed: int
-) -> tuple[int, int | None, int]:
-    """Labels asked for, replies that differ, and losses there, after a whole labelling."""
+    population: KnownPopulation, seed: int, *plans: int | None
+) -> Iterator[tuple[int, int | None, int]]:
+    """By labels planned: those asked for, replies that differ, and losses there, in the end."""
     n, rng = 500, np.random.default_rng(seed)
     fit = without_gold(renamed(population.draw(150, rng), "f")).as_fit()
     chosen = replace(choose(fit, n, to_choose_by(SETTINGS)), settings=SETTINGS)
     table = population.draw(n, rng)
-    labelling = Labelling(chosen, without_gold(table).as_calibration(), str(seed), labels)
-    grades: dict[int, GoldGrade | None] = {}
-    while (row := labelling.state(grades, n_draws=1).walk.wanted) is not None:
-        grades[row] = grade(table, row)
-    graded = at_worst(labelling.questions, grades)
-    found = calibrate(chosen, graded, labelling.plan)
-    state = labelling.state(grades, n_draws=1)
-    assert found.rule is not None
-    certificate = found.rule.certificate
-    # The walk and the test say the same, and all questions count.
-    assert certificate.index in state.walk.indices
-    assert certificate.n == found.entered.n_questions == n
-    return len(grades), certificate.differing, certificate.losses
+    for labels in plans:
+        labelling = Labelling(chosen, without_gold(table).as_calibration(), str(seed), labels)
+        grades: dict[int, GoldGrade | None] = {}
+        while (row := (state := labelling.state(grades, n_draws=1)).walk.wanted) is not None:
+            grades[row] = grade(table, row)
+        found = calibrate(chosen, at_worst(labelling.questions, grades), labelling.plan)
+        assert found.rule is not None
+        certificate = found.rule.certificate
+        # The walk and the test say the same, and all questions count.
+        assert certificate.index in state.walk.indices
+        assert certificate.n == found.entered.n_questions == n
+        yield len(grades), certificate.differing, certificate.losses
 
 
 @pytest.mark.slow
 def test_as_many_differing_replies_are_labelled_as_were_planned() -> None:
-    unsolved = POPULATIONS[2]
-    asked, everything, _ = planned(unsolved, None, 3)
+    (asked, everything, _), (fewer, differing, lost) = planned(POPULATIONS[2], 3, None, 50)
     assert everything is None
-    fewer, differing, lost = planned(unsolved, 50, 3)
     assert asked > 120
     assert 30 < fewer < 70
     assert differing is not None
@@ -191,7 +189,8 @@ def test_as_many_differing_replies_are_labelled_as_were_planned() -> None:
 
 
 def test_a_plan_for_more_labels_than_there_are_questions_counts_everyone() -> None:
-    assert planned(POPULATIONS[1], 10_000, 4)[1] is None
+    ((_, differing, _),) = planned(POPULATIONS[1], 4, 10_000)
+    assert differing is None
 
 
 def test_at_each_threshold_the_first_that_differ_are_labelled() -> None:
