@@ -178,14 +178,14 @@ def content() -> dict[str, Any]:
 
 
 def test_a_drop_and_a_category_are_verified_each_by_its_own_test(content: dict[str, Any]) -> None:
-    found = verified(content, draw(240, 9, "fresh"))
+    found = verified(content, draw(180, 9, "fresh"))
     drop, hard = found.limits or ()
-    assert (drop.n, hard.n, hard.category) == (240, 80, "hard")
+    assert (drop.n, hard.n, hard.category) == (180, 60, "hard")
     assert (drop.lost, drop.gained) == (found.losses, found.gained)
     assert 0 < hard.lost < 30 > hard.gained == 0, "only a drop counts what is gained"
     assert found.risk == pytest.approx(-found.accuracy_difference)
-    assert drop.lower == pytest.approx(-drop_limit(drop.gained, drop.lost, 240, 0.05))
-    assert drop.upper == drop_limit(drop.lost, drop.gained, 240, 0.05)
+    assert drop.lower == pytest.approx(-drop_limit(drop.gained, drop.lost, 180, 0.05))
+    assert drop.upper == drop_limit(drop.lost, drop.gained, 180, 0.05)
     assert drop.lower < found.risk < drop.upper
     assert {drop.verdict, hard.verdict} == {"confirmed"}
     assert found.verdict == "confirmed"

@@ -177,6 +177,8 @@ def limits_missed(stops: float, streams: int, *, looks: int = 60, seed: int = 0)
         requests that has stopped so far.
     """
     share, differs, requests = 0.2, 0.5, int(40 / stops * 20)
+    # Most streams share their counts.
+    limit = cache(lambda n, x, k: betting_upper_limit(n, {x: k}, delta=_DELTA, least_share=share))
     at = np.unique(np.geomspace(20, requests, looks).astype(int))
     missed = [0, 0]
     for rng in np.random.default_rng(seed).spawn(streams):
@@ -190,17 +192,12 @@ def limits_missed(stops: float, streams: int, *, looks: int = 60, seed: int = 0)
         ):
             if n_audited == 0:  # nothing is said yet
                 continue
-            ours = _betting_limit(n, n_differing, share)
+            ours = limit(n, 1 / share, n_differing)
             theirs = _mixture_limit(n_audited, n_differing) * n_stopped / n
             below[0] |= ours < stops * differs
             below[1] |= theirs < stops * differs
         missed = [a + b for a, b in zip(missed, below, strict=True)]
     return missed[0], missed[1]
-
-
-@cache
-def _betting_limit(n: int, n_differing: int, share: float) -> float:
-    return betting_upper_limit(n, {1 / share: n_differing}, delta=_DELTA, least_share=share)
 
 
 @cache

@@ -235,7 +235,7 @@ def test_its_power_adapts_to_how_few_replies_change() -> None:
 
 
 @pytest.mark.slow
-@given(st.integers(2, 150), st.data())
+@given(st.integers(2, 90), st.data())
 @settings(max_examples=40)
 def test_the_limit_is_where_the_test_begins_to_pass(n: int, data: st.DataObject) -> None:
     lost = data.draw(st.integers(0, n // 2))

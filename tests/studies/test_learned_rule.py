@@ -71,16 +71,15 @@ def test_classifiers_are_scikit_learns(tmp_path: Path, monkeypatch: pytest.Monke
     data["thinking"] = np.minimum(data["think_lens"][:, None], data["budgets"])
     models: dict[str, Any] = {"logistic": LogisticRegression(C=1.0, max_iter=1000)}
     made = []
-    for kind, module, name, asked, small in (  # a model of a tenth of the size that is asked for
-        ("random-forest", ensemble, "RandomForestClassifier",
-         {"n_estimators": 100, "max_depth": 8}, {"n_estimators": 10}),
-        ("gradient-boosting", ensemble, "GradientBoostingClassifier",
-         {"n_estimators": 100, "max_depth": 4}, {"n_estimators": 10}),
-        ("mlp", neural_network, "MLPClassifier",
-         {"hidden_layer_sizes": (32, 16), "max_iter": 500}, {"max_iter": 50}),
-    ):  # fmt: skip
-        models[kind] = getattr(module, name)(**asked | small, random_state=42)
-        made.append((Mock(return_value=models[kind]), call(**asked, random_state=42)))
+    trees, steps = {"n_estimators": 10}, {"max_iter": 50}  # a tenth of what is asked for
+    for kind, module, name, small, asked in (
+        ("random-forest", ensemble, "RandomForestClassifier", trees, {"max_depth": 8}),
+        ("gradient-boosting", ensemble, "GradientBoostingClassifier", trees, {"max_depth": 4}),
+        ("mlp", neural_network, "MLPClassifier", steps, {"hidden_layer_sizes": (32, 16)}),
+    ):
+        full = {key: 10 * value for key, value in small.items()}
+        models[kind] = getattr(module, name)(**asked, **small, random_state=42)
+        made.append((Mock(return_value=models[kind]), call(**asked, **full, random_state=42)))
         monkeypatch.setattr(module, name, made[-1][0])
     found = study("classifiers")([open_source(tmp_path / "part.npz", folder=tmp_path)], QUICK)
     assert all(maker.call_args_list == [expected] * 5 for maker, expected in made)
