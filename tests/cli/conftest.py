@@ -11,6 +11,7 @@ import pytest
 
 from stopadvisor.cli.main import main
 from stopadvisor.engines.engine_settings import EngineSettings
+from stopadvisor.rules.drift import feature_drift
 from stopadvisor.runs.directory import RunDirectory
 from tests.material import Call, make_run
 from tests.scripted import ScriptedEngine, write_sums
@@ -60,6 +61,7 @@ def drawing_few() -> Generator[None]:
             ("stats.intervals._RESAMPLES", 100),
         ):
             patch.setattr(f"stopadvisor.{name}", few)
+        patch.setattr(feature_drift, "__kwdefaults__", {"permutations": 199})
         yield
 
 

@@ -85,8 +85,9 @@ def test_a_policy_is_confirmed_on_fresh_questions_at_the_price_of_a_look(call: C
     split = load_policy(POLICY).content["split"]
     assert not set(looks[0].questions) & {*split["fit"], *split["calibration"]}
     assert any("recorded as a look" in remark for remark in found["remarks"])
-    # Open is open, and a gate opens.
-    again = call.json(POLICY, FRESH, "--gate")
+    # Open is open, and a gate opens, whatever the price.
+    again = call.json(POLICY, FRESH, "--gate", "--price", "0/0/2", "--serving", "black-box")
+    assert (again["serving"], again["unit"]) == ("black-box", "money per million tokens")
     assert looks_of(FRESH) == looks
     assert not any("recorded as a look" in remark for remark in again["remarks"])
 
@@ -126,11 +127,6 @@ def test_a_gate_does_not_open_for_silence(call: Call) -> None:
 
 
 # --- What is counted ------------------------------------------------------------------------------
-
-
-def test_serving_and_price_are_those_asked_for(call: Call) -> None:
-    found = call.json(POLICY, FRESH, "--price", "0/0/2", "--serving", "black-box")
-    assert (found["serving"], found["unit"]) == ("black-box", "money per million tokens")
 
 
 def test_traffic_that_moved_is_assessed_anew_where_it_decides_nothing(call: Call) -> None:
