@@ -8,10 +8,7 @@ from unittest.mock import patch
 from stopadvisor.cli.main import main
 from tests.scripted import ScriptedEngine
 
-OPTIONS = (
-    *("--budgets", "0,16,32,64", "--concurrency", "4"),
-    *("--max-think", "256", "--split", "40/60/0"),
-)
+OPTIONS = ("--budgets=0,16,32,64", "--concurrency=4", "--max-think=256", "--split=40/60/0")
 
 if __name__ == "__main__":
     workload, run, seconds = sys.argv[1:]
