@@ -197,6 +197,16 @@ def test_an_alarm_ends_the_stopping_until_it_is_reset(
         assert gateway.ask(chat_body()).way == "policy; reason=covered"
 
 
+def ask_until_it_ends(gateway: RunningGateway) -> None:
+    """Send audited requests until an alarm ends the gateway."""
+    for number in range(1, 40):
+        gateway.ask(chat_body())
+        until(lambda number=number: resolved(gateway) >= number)  # type: ignore[misc]
+        if gateway.gateway.exit_code:
+            break
+    assert gateway.gateway.exit_code == 8
+
+
 def test_a_refused_reload_acts_on_no_alarm_of_what_it_refused(
     server: OddServer, policy: Path, policies: Path, tmp_path: Path
 ) -> None:
@@ -204,11 +214,7 @@ def test_a_refused_reload_acts_on_no_alarm_of_what_it_refused(
     settings, served = audit(tmp_path / "audits", on_alarm="exit"), tmp_path / "served"
     served.mkdir()
     with running(policy, server, audit=settings) as gateway:
-        for number in range(1, 40):
-            gateway.ask(chat_body())
-            until(lambda number=number: resolved(gateway) >= number)  # type: ignore[misc]
-            if gateway.gateway.exit_code:
-                break
+        ask_until_it_ends(gateway)
     shutil.copy(policies / "never.json", served / "one.json")
     with running(served, server, audit=settings) as gateway:
         shutil.copy(policy, served / "one.json")
@@ -226,12 +232,7 @@ def test_an_alarm_that_is_still_on_keeps_a_gateway_from_starting(
     monkeypatch.setattr("stopadvisor.serving.gateway.server.Metrics", lambda: Metrics(Registry()))
     settings, logged = audit(tmp_path / "audits", on_alarm="exit"), io.StringIO()
     with running(policy, server, audit=settings) as gateway:
-        for number in range(1, 40):
-            gateway.ask(chat_body())
-            until(lambda number=number: resolved(gateway) >= number)  # type: ignore[misc]
-            if gateway.gateway.exit_code:
-                break
-        assert gateway.gateway.exit_code == 8
+        ask_until_it_ends(gateway)
         again = replace(gateway.gateway.settings, port=free_port())
     assert serve(again, logged) == 8
     lines = [json.loads(line) for line in logged.getvalue().splitlines()]
