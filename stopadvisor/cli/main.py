@@ -13,10 +13,9 @@ import re
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from io import StringIO, TextIOWrapper
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import click
 
@@ -26,7 +25,7 @@ from stopadvisor.ground.errors import StopAdvisorError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-__all__ = ["COMMANDS", "EXIT_CODES", "FailedCommand", "cli", "main", "module_of"]
+__all__ = ["COMMANDS", "EXIT_CODES", "cli", "main", "module_of"]
 
 EXIT_CODES = {
     0: "ok",
@@ -239,28 +238,6 @@ def main(args: Sequence[str] | None = None) -> int:
     return result if isinstance(result, int) else 0
 
 
-@dataclass(frozen=True)
-class CommandError:
-    """Why a command failed."""
-
-    type: str
-    """Class of the error."""
-    message: str
-    """One line: what is wrong, and what is required."""
-    exit_code: int
-    """Exit code of the command."""
-
-
-@dataclass(frozen=True)
-class FailedCommand:
-    """The JSON document of a command that failed."""
-
-    SCHEMA: ClassVar[None] = None
-
-    error: CommandError
-    """The reason."""
-
-
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 """Errors of writing to a full or closed stream."""
 
@@ -304,6 +281,7 @@ def _fail(kind: str, message: str, exit_code: int, as_json: bool) -> int:
     try:
         text, stream = f"stopadvisor: {printable(message)}", sys.stderr
         if as_json:
+            from stopadvisor.cli.parts.failed import CommandError, FailedCommand
             from stopadvisor.ground.results import to_json
 
             failed = FailedCommand(CommandError(kind, message, exit_code))
