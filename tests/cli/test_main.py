@@ -219,6 +219,21 @@ def test_a_second_interrupt_while_python_exits_ends_it_without_a_traceback() -> 
     assert done.stderr == "stopadvisor: interrupted\n"
 
 
+def test_an_interrupt_during_the_first_imports_ends_in_silence() -> None:
+    program = (
+        "import os, signal, sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'click':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        "from stopadvisor.__main__ import main\n"
+        "sys.exit(main())\n"
+    )
+    done = python("-c", program)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_a_bug_is_one_line_with_the_way_to_its_traceback(
     fails: Callable[[BaseException], None],
     capsys: pytest.CaptureFixture[str],
@@ -265,7 +280,7 @@ def test_the_module_is_the_command() -> None:
     assert done.returncode == 0
     assert done.stdout.startswith(f"stopadvisor {stopadvisor.__version__}\n")
     script = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    assert script == {"stopadvisor": "stopadvisor.cli.main:main"}
+    assert script == {"stopadvisor": "stopadvisor.__main__:main"}
 
 
 # --- What stdout cannot take ----------------------------------------------------------------------
