@@ -281,7 +281,7 @@ def _fail(kind: str, message: str, exit_code: int, as_json: bool) -> int:
     try:
         text, stream = f"stopadvisor: {printable(message)}", sys.stderr
         if as_json:
-            from stopadvisor.cli.parts.failed import CommandError, FailedCommand
+            from stopadvisor.cli.failed import CommandError, FailedCommand
             from stopadvisor.ground.results import to_json
 
             failed = FailedCommand(CommandError(kind, message, exit_code))

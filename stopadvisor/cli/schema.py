@@ -40,7 +40,7 @@ RESULTS = {
     "calibrate": ("stopadvisor.certification.issue:CalibratedRun", "and `calibration.json`"),
     "diff": ("stopadvisor.report.comparison:PolicyComparison", "`inspect A B --json`"),
     "inspect": ("stopadvisor.policy.shown:InspectedPolicy", ""),
-    "error": ("stopadvisor.cli.parts.failed:FailedCommand", "`... --json`, where a command fails"),
+    "error": ("stopadvisor.cli.failed:FailedCommand", "`... --json`, where a command fails"),
     "run": ("stopadvisor.serving.answer_summary:AnswerSummary", ""),
     "samples": ("stopadvisor.runs.samples:Samples", ""),
     "study": ("stopadvisor.studies.tables:StudyReport", "and `studies/NAME.json`"),

@@ -1,3 +1,3 @@
-"""Shared by commands: options, the settings made from them, help, configuration files and failures."""
+"""Shared by commands: options, the settings made from them, help and configuration files."""
 
-__all__ = ["command", "declare", "failed", "model", "probing", "settings"]
+__all__ = ["command", "declare", "model", "probing", "settings"]
