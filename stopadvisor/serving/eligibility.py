@@ -18,10 +18,10 @@ from stopadvisor.policy.requests import Request, make_requests, prompt_templates
 from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.workload.questions import TASKS
 
-__all__ = ["RANK_HEADER", "TASK_HEADER", "Coverage", "CoveredRequest", "Reason"]
+__all__ = ["TASK_HEADER", "VLLM_HEADERS", "Coverage", "CoveredRequest", "Reason"]
 
-RANK_HEADER = "X-data-parallel-rank"
-"""Request header that names one of vLLM's replicas, which vLLM refuses if there is none."""
+VLLM_HEADERS = ("X-data-parallel-rank", "X-Vllm-Priority")
+"""Request headers that vLLM obeys: a replica, which it refuses if there is none, and a priority."""
 
 TASK_HEADER = "X-StopAdvisor-Task"
 """Request header that names the task, for policies whose task is ``mixed``."""

@@ -260,10 +260,11 @@ def test_what_is_not_covered_goes_through_as_it_came(
         ({"Content_Type": "text/plain"}, "passthrough; reason=body"),
         ({"Content_Type": ""}, "passthrough; reason=body"),
         ({"X_Data_Parallel_Rank": "7"}, "passthrough; reason=field"),
+        ({"X_Vllm_Priority": "7"}, "passthrough; reason=field"),
     ],
-    ids=["json", "text", "none", "rank"],
+    ids=["json", "text", "none", "rank", "priority"],
 )
-def test_headers_that_vllm_refuses_are_left_to_it(
+def test_headers_that_vllm_refuses_or_obeys_are_left_to_it(
     server: OddServer, gateway: RunningGateway, headers: dict[str, Any], way: str
 ) -> None:
     server.asked.clear()

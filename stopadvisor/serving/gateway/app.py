@@ -27,7 +27,7 @@ from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import Climbed, Request
 from stopadvisor.runs.ladder import Rung
 from stopadvisor.serving.audits import AuditedReply, Auditors, FinishTrace, FullThinking
-from stopadvisor.serving.eligibility import RANK_HEADER, TASK_HEADER, CoveredRequest
+from stopadvisor.serving.eligibility import TASK_HEADER, VLLM_HEADERS, CoveredRequest
 from stopadvisor.serving.gateway.forward import BrokenReply, Forwarder
 from stopadvisor.serving.gateway.intake import Admission, Incoming, Intake, Refusal
 from stopadvisor.serving.gateway.policies import Bound, PolicySet, ServedPolicy, upstream_key
@@ -234,8 +234,8 @@ class Gateway:
         if served.policy.kind == "full-budget":
             record.route, record.reason = "policy", "full-budget"
             return None
-        ranked = request.header(RANK_HEADER.lower().encode())
-        covered = "field" if ranked else served.coverage.check(body, task=task)
+        obeyed = any(request.header(name.lower().encode()) for name in VLLM_HEADERS)
+        covered = "field" if obeyed else served.coverage.check(body, task=task)
         if not isinstance(covered, CoveredRequest):
             record.reason = covered
             return None

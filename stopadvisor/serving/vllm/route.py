@@ -24,7 +24,7 @@ from stopadvisor.ground.errors import ModelError, StopAdvisorError
 from stopadvisor.ground.printable import printable
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.serving.audits import Auditors, FullThinking
-from stopadvisor.serving.eligibility import RANK_HEADER, TASK_HEADER, CoveredRequest
+from stopadvisor.serving.eligibility import TASK_HEADER, VLLM_HEADERS, CoveredRequest
 from stopadvisor.serving.metrics import Metrics, RequestRecord
 from stopadvisor.serving.responder import (
     ChatReply,
@@ -117,7 +117,7 @@ class PolicyRoute:
         if bound is not None:
             record.digest = bound.policy.digest[:8]
             covered = bound.coverage.check(body, task=task)
-            if RANK_HEADER in request.headers:
+            if any(name in request.headers for name in VLLM_HEADERS):
                 covered = "field"
             if isinstance(covered, CoveredRequest):
                 response = self._begin(bound, covered, record, ChatReply(body["model"]))

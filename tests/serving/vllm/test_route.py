@@ -166,10 +166,11 @@ def test_what_is_not_covered_goes_to_the_original_handler_as_it_came() -> None:
     assert counted(client, "stopadvisor_requests_total", route="passthrough", reason="n") == 1
 
 
-def test_a_replica_named_in_a_header_is_left_to_the_original_handler() -> None:
-    """It refuses those that it does not have."""
+@pytest.mark.parametrize("header", ["X-data-parallel-rank", "X-Vllm-Priority"])
+def test_a_header_that_vllm_obeys_is_left_to_the_original_handler(header: str) -> None:
+    """It refuses a replica that it does not have, and schedules by the priority."""
     client = client_of(FakeEngine())
-    assert asyncio.run(client.ask(asked(), {"X-data-parallel-rank": "7"})) == PASSED
+    assert asyncio.run(client.ask(asked(), {header: "7"})) == PASSED
     assert client.header.startswith("passthrough; reason=field;")
 
 
