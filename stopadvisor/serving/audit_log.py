@@ -16,6 +16,7 @@ import io
 import json
 import os
 import re
+import stat
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -344,8 +345,9 @@ class AuditLog:
     def take_in_resets(self) -> None:
         """Apply resets that `monitor --reset` wrote after our last line."""
         end = os.fstat(self._file.fileno()).st_size
-        self._apply_resets(end)
-        self._size = end
+        if end > self._size:  # else the next line finds that the file was emptied
+            self._apply_resets(end)
+            self._size = end
 
     def _files(self) -> list[Path]:
         """Return this policy's files, oldest first."""
@@ -403,13 +405,16 @@ class AuditLog:
     def _check_in_place(self) -> None:
         """Check that the open file is still the one at its path."""
         try:
-            same = os.path.samestat(os.lstat(self._path), os.fstat(self._file.fileno()))
+            found = os.lstat(self._path)
+            if os.path.samestat(found, os.fstat(self._file.fileno())):
+                return
+            if found.st_size or not stat.S_ISREG(found.st_mode):
+                raise OutputError(f"cannot write {self._path}: another file was put in its place")
+            self._path.unlink()  # logrotate's create
         except FileNotFoundError:  # removed: the next file's header has the state
-            self._number += 1
-            self._begin()
-            return
-        if not same:
-            raise OutputError(f"cannot write {self._path}: another file was put in its place")
+            pass
+        self._number += 1
+        self._begin()
 
     def _apply_resets(self, end: int) -> None:
         added = os.pread(self._file.fileno(), max(end - self._size, 0), self._size)

@@ -352,7 +352,13 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
         AuditLog(tmp_path, SETTINGS)
 
 
-@pytest.mark.parametrize("take", [Path.unlink, partial(os.truncate, length=0)])
+def rotate(path: Path) -> None:
+    """As logrotate does by default: rename, and create an empty file."""
+    path.rename(path.with_name(f"{path.name}.1"))
+    path.touch()
+
+
+@pytest.mark.parametrize("take", [Path.unlink, partial(os.truncate, length=0), rotate])
 def test_a_log_that_is_taken_away_takes_no_evidence_along(
     tmp_path: Path, take: Callable[[Path], None]
 ) -> None:
@@ -361,6 +367,7 @@ def test_a_log_that_is_taken_away_takes_no_evidence_along(
     fill(log, 0, 30, clock, step=0.01)
     (path,) = tmp_path.iterdir()
     take(path)
+    log.take_in_resets()
     fill(log, 30, 60, clock)
     ((found,),) = find_series([tmp_path], SETTINGS.digest)
     assert found != path
