@@ -94,6 +94,9 @@ class Auditor:
     def __post_init__(self) -> None:
         watched = watch_settings(self.policy, share=self.settings.share)
         self.log = AuditLog(self.settings.folder, watched, drift_reference(self.policy))
+        for kind in ALARMS:  # a reset is seen even if the policy gets no more requests
+            gauge = self.metrics.audit_alarm.labels(self.policy.digest[:8], kind)
+            gauge.set_function(partial(self._is_on, kind))
         self._export()
         self._act_on_alarms()
 
@@ -179,6 +182,10 @@ class Auditor:
             self.log.write(kind, **fields)
         except OutputError as error:
             _log.error("%s", error)
+
+    def _is_on(self, kind: AlarmKind) -> bool:
+        self.log.take_in_resets()
+        return kind in self.log.monitor.alarms
 
     def _export(self) -> None:
         monitor, metrics, digest = self.log.monitor, self.metrics, self.policy.digest[:8]

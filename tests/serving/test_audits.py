@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from stopadvisor.ground.errors import OutputError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.serving import monitoring
+from stopadvisor.serving.audit_log import find_series, reset
 from stopadvisor.serving.audits import AuditedReply, Auditor, Auditors, FullThinking
 from stopadvisor.serving.metrics import Metrics
 from stopadvisor.serving.serve_settings import AuditSettings
@@ -241,6 +242,16 @@ def test_an_alarm_acts_once_is_exported_and_acts_again_at_a_restart(tmp_path: Pa
     assert again == []
     auditor(tmp_path, again, on_alarm="exit")
     assert again == [6]
+
+
+def test_a_reset_ends_an_exported_alarm_without_another_request(tmp_path: Path) -> None:
+    """A policy that a reload replaced gets none."""
+    found = auditor(tmp_path)
+    run(found, *((served(str(k), "7"), finished()) for k in range(80)))
+    shown = f'audit_alarm{{alarm="promise",digest="{found.policy.digest[:8]}"}} '
+    assert f"{shown}1.0" in found.metrics.text()[0].decode()
+    reset(find_series([tmp_path], found.policy.digest), "A. Smith")
+    assert f"{shown}0.0" in found.metrics.text()[0].decode()
 
 
 def test_an_early_warning_is_not_said_to_be_a_broken_promise(
