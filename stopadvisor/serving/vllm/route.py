@@ -46,6 +46,8 @@ __all__ = ["MarkedReplies", "PolicyRoute"]
 
 _ROUTE = "stopadvisor.route"
 """Key in a request's ASGI scope for its route, which an error's header names."""
+_FAILED = "stopadvisor.failed"
+"""Key for the record of a request for which vLLM raised an error: counted with its reply."""
 
 _log = logging.getLogger("vllm.stopadvisor")
 
@@ -125,7 +127,7 @@ class PolicyRoute:
                     return response
             else:
                 record.reason = covered
-        return await self._pass_on(pass_on, record)
+        return await self._pass_on(request, pass_on, record)
 
     def _begin(
         self, bound: BoundPolicy, covered: CoveredRequest, record: RequestRecord, reply: ChatReply
@@ -149,15 +151,16 @@ class PolicyRoute:
         trace = model.begin(prompt_ids, prompt, limit)
         return _PolicyResponse(self, bound, covered, model, trace, reply, record)
 
-    async def _pass_on(self, pass_on: Callable[[], Awaitable[Any]], record: RequestRecord) -> Any:
+    async def _pass_on(
+        self, request: Request, pass_on: Callable[[], Awaitable[Any]], record: RequestRecord
+    ) -> Any:
         """Let vLLM answer, and add the header that gives the reason."""
         record.own_seconds = record.seconds
         try:
             with self.metrics.in_flight.track_inprogress():
                 response = await pass_on()
-        except Exception:
-            record.status = 500
-            self.count(record)
+        except Exception:  # often vLLM's way to refuse: another handler makes the reply
+            request.scope[_FAILED] = record
             raise
         if not isinstance(response, Response):  # the client has disconnected
             self.count(record)
@@ -255,6 +258,10 @@ class MarkedReplies:
                 began = True
                 digest, route = self.state.stopadvisor.digest, scope.get(_ROUTE, "passthrough")
                 failed = RequestRecord("", route, "error", digest=digest)
+                if _FAILED in scope:
+                    failed = scope[_FAILED]
+                    failed.status = message["status"]
+                    self.state.stopadvisor.count(failed)
                 MutableHeaders(scope=message).setdefault(POLICY_HEADER, failed.header()[1].decode())
             await send(message)
 

@@ -7,21 +7,26 @@ import json
 import logging
 import time
 from collections.abc import Callable, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from stopadvisor.ground.errors import ModelError
 from stopadvisor.policy.frozen import Policy, save_policy
 from stopadvisor.serving import responder
 from stopadvisor.serving.serve_settings import AuditSettings
 from stopadvisor.serving.vllm import route as route_module
-from stopadvisor.serving.vllm.route import PolicyRoute
+from stopadvisor.serving.vllm.adapter import PATH
+from stopadvisor.serving.vllm.route import MarkedReplies, PolicyRoute
 from tests.engines.fake_server import Story
 from tests.engines.test_openai_online import LENGTH, NEVER
 from tests.serving.gateways import WATCHED, Answer
@@ -44,17 +49,20 @@ class Client:
     route: PolicyRoute
     leaves: Callable[[], bool] | None = None
     """Disconnects once this is true; None: never."""
-    fails: Exception | None = None
-    """Raised by vLLM's own handler."""
     sent: list[MutableMapping[str, Any]] = field(default_factory=list)
     passed_on: int = 0
     cleaned_up: int = 0
     """Runs of the task that vLLM's own response leaves for afterwards."""
 
-    async def ask(self, body: dict[str, Any], headers: dict[str, str] | None = None) -> Any:
+    async def ask(
+        self,
+        body: dict[str, Any],
+        headers: dict[str, str] | None = None,
+        server: Starlette | None = None,
+    ) -> Any:
         data = json.dumps(body).encode()
         raw = [(k.lower().encode(), v.encode()) for k, v in (headers or {}).items()]
-        scope = {"type": "http", "method": "POST", "path": "/", "headers": raw}
+        scope = {"type": "http", "method": "POST", "path": PATH, "headers": raw}
         left: list[MutableMapping[str, Any]] = [{"type": "http.request", "body": data}]
 
         async def receive() -> MutableMapping[str, Any]:
@@ -72,11 +80,9 @@ class Client:
 
         async def pass_on() -> Response:
             self.passed_on += 1
-            if self.fails:
-                raise self.fails
             return JSONResponse(PASSED, background=BackgroundTask(clean_up))
 
-        response = await self.route.answer(Request(scope, receive), pass_on)
+        response = server or await self.route.answer(Request(scope, receive), pass_on)
         await response(scope, receive, send)
         return self.reply.json if self.data.startswith(b"{") else None
 
@@ -174,11 +180,34 @@ def test_a_header_that_vllm_obeys_is_left_to_the_original_handler(header: str) -
     assert client.header.startswith("passthrough; reason=field;")
 
 
-def test_a_failure_of_the_original_handler_is_counted_and_left_to_the_server() -> None:
-    client = Client(route_at(FakeEngine()), fails=RuntimeError("no room"))
-    with pytest.raises(RuntimeError, match="no room"):
-        asyncio.run(client.ask(asked(n=2)))
-    assert counted(client, "stopadvisor_responses_total", status="500") == 1
+@pytest.mark.parametrize(("error", "status"), [(ValueError, 400), (RuntimeError, 500)])
+def test_an_error_of_the_original_handler_is_counted_with_its_reply(
+    error: type[Exception], status: int
+) -> None:
+    """That is how vLLM refuses some requests."""
+    client = Client(route_at(FakeEngine()))
+
+    async def chat(request: Request) -> Any:
+        return await client.route.answer(request, partial(fail, error("no room")))
+
+    async def fail(error: Exception) -> Response:
+        raise error
+
+    async def handle(request: Request, error: Exception) -> Response:
+        return JSONResponse({}, 400 if isinstance(error, ValueError) else 500)
+
+    app = Starlette(
+        routes=[Route(PATH, chat, methods=["POST"])],
+        exception_handlers={ValueError: handle, Exception: handle},
+    )
+    app.state.stopadvisor = client.route
+    app.add_middleware(MarkedReplies, server=app, state=app.state)
+    with suppress(RuntimeError):  # the server logs it
+        asyncio.run(client.ask(asked(n=2), server=app))
+    assert client.reply.status == status
+    assert client.header.startswith("passthrough; reason=n; ")
+    assert counted(client, "stopadvisor_responses_total", status=str(status)) == 1
+    assert counted(client, "stopadvisor_requests_total", route="passthrough", reason="n") == 1
     assert counted(client, "stopadvisor_requests_in_flight") == 0
 
 
