@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from stopadvisor.answers.grading import GRADING, Grader
 from stopadvisor.cli.main import main
 from stopadvisor.collection.collect import collect
 from stopadvisor.probes.asking import ProbePlan
+from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.look_log import Look, read_log
 from stopadvisor.runs.manifest import build_manifest
@@ -122,6 +123,12 @@ def make_run(
             engine, workload, run, batch_size=64, grader=grader, repeated=twice, samples=samples
         )
     return path
+
+
+def keep_records(run: RunDirectory, kept: Sequence[ProbeRecord]) -> None:
+    """Make a run one of these records alone."""
+    run.rewrite(kept)
+    run.annotate(asked=len(kept))
 
 
 def edit_records(path: Path, edit: Callable[[dict[str, Any], str], None]) -> None:

@@ -108,6 +108,7 @@ def check_policy(
     terms, certificate = policy.terms, policy.terms.certificate
     if certificate is None:
         raise PolicyError("a full-budget policy has no certificate to verify")
+    source.require_whole()
     remarks = _bound(policy, source, transfer=request.transfer)
     view = source
     if request.test_only:

@@ -258,7 +258,7 @@ def plan_look(
     `source` holds exactly the questions that may be used; `asked` holds, as JSON values, everything
     that may change the outcome.  `delta` covers all planned looks together; with `looks` None the
     number that the first look at these questions declared stands.  ProbeError if lines of probes
-    that an earlier look opened are gone or changed.
+    that an earlier look opened are gone or changed, or as `Source.require_whole`.
     """
     log, keys = read_log(source.folder), digests_of(questions.keys)
     for look, n in log.missing(line for each in source.lines.values() for line in each):
@@ -267,6 +267,7 @@ def plan_look(
             f"{look.created[:10]} opened are gone or changed: put them back, or probe into another "
             "--out"
         )
+    source.require_whole()
     earlier = log.at(keys)
     others = neighbour_looks(source.folder, keys, _lines(source, questions)).same.values()
     known = [*earlier, *(look for theirs in others for look in theirs)]

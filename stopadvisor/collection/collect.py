@@ -190,7 +190,8 @@ def collect(
         check_grading(run, grading, "use --regrade to grade all its answers alike")
     if not done:
         run.annotate(grading=grading)
-    run.annotate(workload=describe_workload(workload), batch_size=batch_size)
+    asked = sum(sample < 2 for _, sample in done | wanted)
+    run.annotate(workload=describe_workload(workload), batch_size=batch_size, asked=asked)
     if already < len(wanted) and (remark := run.note_versions(engine.identity())):
         progress.remark(remark)
     progress.begin("probing", len(wanted), already)

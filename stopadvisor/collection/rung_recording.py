@@ -203,6 +203,7 @@ class _Recording:
             workload=describe_workload(self.workload),
             ladder=manifest["ladder"],
             grading=dict(self.grader.identity),
+            asked=len(self.done.union(q.id for q in questions)),
         )
         new = [q for q in questions if q.id not in self.done]
         first = fit_questions(self.workload, self.settings)[:PREFLIGHT_QUESTIONS]

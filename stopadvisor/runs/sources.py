@@ -148,6 +148,15 @@ class Source:
         """The ladder whose replies it holds; None if it holds probes of one model."""
         return None if self.manifest is None else recorded_ladder(self.manifest, self.folder)
 
+    def require_whole(self) -> None:
+        """Refuse a run whose probing was interrupted: short traces, the easier ones, end first."""
+        asked = None if self.manifest is None else self.manifest.get("asked")
+        if type(asked) is int and (missing := asked - sum(map(len, self.lines.values()))) > 0:
+            raise ProbeError(
+                f"{self.folder}: {missing} of {asked} traces are missing, and those that end first "
+                "are not like all: repeat the interrupted `probe` or `assess`"
+            )
+
     def require_one_trace(self, what: str) -> None:
         """Refuse a ladder's run; `what` names the work that needs probes of one trace."""
         if self.ladder is not None:

@@ -13,7 +13,7 @@ from stopadvisor.cli.main import main
 from stopadvisor.runs.directory import RunDirectory
 from tests.cli.test_ladder import recorded
 from tests.goldens import Goldens
-from tests.material import CERTIFY, make_run, write_archive
+from tests.material import CERTIFY, keep_records, make_run, write_archive
 from tests.schemas import check_valid
 
 pytestmark = pytest.mark.slow
@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     recorded(root / "rungs", 0).rename(root / "ladder")
     shutil.copytree(root / "sums", root / "fresh")
     fresh = RunDirectory.load(make_run(root / "fresh", 600))
-    fresh.rewrite(fresh.records()[300:])
+    keep_records(fresh, fresh.records()[300:])
     return root
 
 

@@ -32,6 +32,7 @@ from tests.material import (
     edit_records,
     flip_calibration,
     forget_looks,
+    keep_records,
     looks_of,
     make_run,
 )
@@ -254,6 +255,18 @@ def test_cut_traces_and_a_torn_line_are_said(call: Call) -> None:
         assert any("line 301 is half-written" in remark for remark in document["remarks"])
 
 
+def test_a_run_that_was_interrupted_certifies_and_verifies_nothing(call: Call) -> None:
+    """A server ends short traces first: at 10 %, those of 420 of 700 sums certified 13 %."""
+    found = call.json(RUN, *FAST)
+    path = shutil.copytree(RUN, Path("elsewhere/sums"))
+    forget_looks(path)
+    run = RunDirectory.load(path)
+    run.rewrite(run.records()[:200])
+    assert "100 of 300 traces are missing" in call.refused(path, *FAST)
+    assert "100 of 300 traces are missing" in call.refused(found["policy"], path, command="verify")
+    assert looks_of(path) == []
+
+
 def test_lines_that_a_look_opened_are_missed(call: Call) -> None:
     edit_records(RUN, lose_many)
     call.json(RUN, *FAILING, code=3)
@@ -298,7 +311,7 @@ def test_a_run_that_no_policy_can_describe_costs_no_look(
     call: Call, certified: dict[str, Any]
 ) -> None:
     run = RunDirectory.load(make_run(Path("runs/target"), 600))
-    run.rewrite(run.records()[300:])  # other questions than the policy's
+    keep_records(run, run.records()[300:])  # other questions than the policy's
     file = run.path / "manifest.json"
     manifest = json.loads(file.read_bytes())
     manifest["plan"]["max_think"] = 2**24 + 1
@@ -457,7 +470,7 @@ def test_a_rule_from_elsewhere_keeps_its_prices_and_leaves_out_what_was_shown(ca
     prices = ("--price", "0.5/0.05/2", "--serving", "prefix-cache")
     call.json(RUN, *FAST, *prices, "--out", "source.joblib")
     run = RunDirectory.load(make_run(Path("runs/target"), 600))
-    run.rewrite(run.records()[300:])  # those that came after
+    keep_records(run, run.records()[300:])  # those that came after
     assert call(run.path, *LIGHT, "--quiet", "--alpha", "0.15", command="assess")[0] == 0
     (run.path / "assessment.json").unlink()  # the log remembers
     found = call.json(run.path, *CERTIFY, "--from", "source.joblib")

@@ -24,6 +24,7 @@ from tests.material import (
     edit_records,
     flip_calibration,
     forget_looks,
+    keep_records,
     looks_of,
     make_run,
     write_archive,
@@ -109,7 +110,7 @@ def test_too_few_questions_are_silent(call: Call) -> None:
     keep = [r for r, part in zip(run.records(), run.parts(table.groups), strict=True) if part == 2][
         :4
     ]
-    run.rewrite(keep)
+    keep_records(run, keep)
     found = call.json(POLICY, RUN)
     assert (found["verdict"], found["n"], found["detectable_risk"] is None) == ("silent", 4, False)
     certificate = load_policy(POLICY).content["certificate"]
@@ -138,7 +139,7 @@ def test_traffic_that_moved_is_assessed_anew_where_it_decides_nothing(call: Call
 
     edit_records(FRESH, waver)
     fresh = RunDirectory.load(FRESH)
-    fresh.rewrite(fresh.records()[300:360])
+    keep_records(fresh, fresh.records()[300:360])
     _, out, _ = call(POLICY, FRESH)
     assert out.startswith("Neither confirmed nor broken")
     assert "add labels" not in out

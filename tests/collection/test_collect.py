@@ -32,6 +32,7 @@ from stopadvisor.probes.asking import Capabilities, ProbePlan, Prompt, RawTrace
 from stopadvisor.probes.table import NO_PROBE
 from stopadvisor.runs.directory import RunDirectory, read_thinking
 from stopadvisor.runs.manifest import build_manifest, engine_of
+from stopadvisor.runs.sources import open_source
 from stopadvisor.workload.questions import Workload, read_workload
 from tests.scripted import WAIT, ScriptedEngine, write_sums
 from tests.slow_probe import OPTIONS
@@ -166,7 +167,11 @@ def test_an_interrupt_keeps_what_was_finished(
     with pytest.raises(KeyboardInterrupt):
         bench.collect(ScriptedEngine(stop_after=stop_after))
     assert len(bench.run.records()) == 4 * stop_after
+    if stop_after:  # a run without a trace is refused anyway
+        with pytest.raises(ProbeError, match="10 of 30 traces are missing"):
+            open_source(bench.path).require_whole()
     assert bench.collect() == 30 - 4 * stop_after
+    open_source(bench.path).require_whole()
     assert bench.probes == uninterrupted(30)
 
 

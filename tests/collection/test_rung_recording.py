@@ -16,11 +16,13 @@ from stopadvisor.collection.model_checks import PREFLIGHT_QUESTIONS
 from stopadvisor.collection.rung_recording import ASKED
 from stopadvisor.engines.engine_settings import EngineSettings
 from stopadvisor.engines.openai.rung_servers import open_rungs
+from stopadvisor.ground.errors import ProbeError
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.requests import RungAnswer
 from stopadvisor.probes.asking import Prompt
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.ladder import Rung, read_ladder
+from stopadvisor.runs.sources import open_source
 from tests.engines.rung_server import RungServer, Said, ladder_toml, number_of, rung_server, say
 from tests.runs.test_replies import written
 from tests.schemas import check_valid
@@ -107,6 +109,8 @@ def test_what_was_asked_is_kept_when_a_server_dies(
         (folder / "run" / ASKED).write_bytes(b"".join(lines)[:-20])
         kept = {(row["id"], row["column"]) for row in map(json.loads, lines[:-1])}
         kept |= {(r.id, k) for r in RunDirectory.load(Path("run")).replies() for k in (0, 1)}
+        with pytest.raises(ProbeError, match=f"of {N} traces are missing"):
+            open_source(Path("run")).require_whole()
         before = len(server.asked)
         server.faults.clear()
         server.say = say

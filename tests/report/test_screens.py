@@ -25,7 +25,7 @@ from stopadvisor.report.sheet import Section, Sheet
 from stopadvisor.report.sheets.run import run_sheet
 from stopadvisor.runs.directory import RunDirectory
 from tests.goldens import Goldens
-from tests.material import archive_arrays, forget_looks, make_run, write_archive
+from tests.material import archive_arrays, forget_looks, keep_records, make_run, write_archive
 from tests.report.results import ANSWERED
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -62,7 +62,7 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("screens")
     make_run(root / "runs" / "sums", 300)
     fresh = RunDirectory.load(make_run(root / "runs" / "fresh", 600))
-    fresh.rewrite(fresh.records()[300:])
+    keep_records(fresh, fresh.records()[300:])
     write_archive(root / "raw.npz", **archive_arrays(600))
     words = ["--alpha", "0.15", "--out", str(root / "policy.joblib"), "--quiet"]
     assert main(["calibrate", str(root / "runs" / "sums"), *words]) == 0
