@@ -21,7 +21,7 @@ from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.certification.certify import CertifyRequest, Despite
 from stopadvisor.certification.check_policy import CheckedPolicy, CheckRequest, check_policy
 from stopadvisor.certification.issue import CalibratedRun, PolicyTarget, issue
-from stopadvisor.certification.looks import open_for_paper, show_fit
+from stopadvisor.certification.looks import open_for_paper, show_fit, standing_limits
 from stopadvisor.collection.collect import check_grading
 from stopadvisor.collection.grades import regrade_run, remarks_on_grader
 from stopadvisor.collection.probe_settings import ProbeSettings
@@ -290,6 +290,7 @@ def assess_target(
         is_computed = settings.weights.gpu is not None
         loads = computed_weights(pricing, source)[1:] if is_computed else ()
         result, choice = assessment.result(loads), assessment.choice
+        result = replace(result, standing=standing_limits(source, choice.settings))
     on_sample, on_promise = remarks_on_sample(source, result), list(result.remarks)
     if not source.is_archive:
         on_sample += remarks_on_grader(RunDirectory.load(source.folder))

@@ -244,3 +244,6 @@ class AssessedRun(AssessmentResult, Shown):
     """Only without `--alpha`: what several risks would buy."""
     counted: int | None = None
     """Calibration questions that a certificate counts, one of each group; missing if all."""
+    standing: tuple[Guarantee, ...] | None = None
+    """Only if a look has shown outcomes of calibration questions: the limits that `calibrate` may
+    still certify on them with these settings."""

@@ -25,7 +25,7 @@ from stopadvisor.probes.grouping import calibration_rows, in_groups_of, second_t
 from stopadvisor.probes.outcomes import CalibrationQuestions, OpenQuestions, SealedQuestions
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.costs import CACHE_BLOCK
-from stopadvisor.rules.losses import LOSSES, LOST
+from stopadvisor.rules.losses import LOSSES, LOST, Guarantee
 from stopadvisor.runs.access import (
     closed_questions,
     hand_out,
@@ -44,8 +44,8 @@ from stopadvisor.workload.questions import PARTS
 __all__ = [
     "PlannedLook", "TakenLook", "check_categories", "check_questions", "counted_traces",
     "entering_rows", "named_settings", "open_calibration", "open_for_paper", "open_rows",
-    "plan_look", "planned_labels", "require_gold", "show_fit", "spent_in_fit", "take",
-    "unseen_rows", "without_shown_fit", "without_used",
+    "plan_look", "planned_labels", "require_gold", "show_fit", "spent_in_fit",
+    "standing_limits", "take", "unseen_rows", "without_shown_fit", "without_used",
 ]  # fmt: skip
 
 _FIT, _CALIBRATION = PARTS.index("fit"), PARTS.index("calibration")
@@ -383,6 +383,20 @@ def without_shown_fit(source: Source, asked: Mapping[str, Any]) -> Source:
 
 def _without(source: Source, rows: NDArray[np.bool_]) -> Source:
     return replace(source, table=source.table.take(~rows), parts=source.parts[~rows])
+
+
+def standing_limits(source: Source, settings: Settings) -> tuple[Guarantee, ...] | None:
+    """Limits that a look which showed outcomes left standing, if any did, with these settings."""
+    for look in read_log(source.folder).at(digests_of(source.part("calibration").keys)):
+        if look.opened:
+            had = look.asked.get("standing", {"delta": look.delta, **look.asked})
+            has = {"protocol": "deploy", "delta": settings.delta, **named_settings(settings)}
+            for name in ("protocol", "delta", "serving", "weights", "families", "on_give_up"):
+                if had.get(name) != has.get(name):
+                    return ()
+            first = Guarantee(had.get("loss", LOST.name), had["alpha"])
+            return (first, *(Guarantee(**each) for each in had.get("also", ())))
+    return None
 
 
 # --- Looks that certify nothing -------------------------------------------------------------------

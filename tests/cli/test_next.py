@@ -109,6 +109,23 @@ def test_labels_keep_their_options(call: Call) -> None:
     assert call(*words)[0] in (0, 3)
 
 
+def test_after_labelling_only_the_limits_of_its_look_are_suggested(call: Call) -> None:
+    make_run(Path("run"), 300, gold=False, fractions=(0.4, 0.6, 0.0))
+    asked = ("--families", "confidence", "--serving", "kv-fork")
+    assess = ("assess", "run", *asked)
+    _, out, _ = call(*assess)
+    assert "`calibrate` can promise" in out
+    code, _, err = call("label", "run", "--alpha", "0.1", *asked, "--export", "sheet.csv")
+    assert code == 0, err
+    _, out, _ = call(*assess, "--alpha", "0.2")
+    assert "`calibrate` can promise" not in out
+    assert following(out) == ["calibrate", "run", "--alpha", "lost=0.1"]
+    code, _, err = call(*following(out))
+    assert code in (0, 3), err
+    _, out, _ = call(*assess, "--serving", "prefix-cache")
+    assert "  next " not in out, "the look was for another stack"
+
+
 @pytest.mark.integration
 def test_a_policy_is_tried_and_then_served(
     call: Call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

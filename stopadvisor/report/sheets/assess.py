@@ -45,7 +45,7 @@ from stopadvisor.report.words import (
     why,
 )
 from stopadvisor.rules.costs import LADDER
-from stopadvisor.rules.losses import LOSSES, LOST, Guarantee
+from stopadvisor.rules.losses import DIFFERS, LOSSES, LOST, Guarantee
 from stopadvisor.rules.outcomes import StackCost
 
 __all__ = ["PAPER_FLAW", "assess_sheet"]
@@ -93,6 +93,8 @@ def _next(result: Assessed) -> str | None:
     run = shell_quote(result.run)
     if isinstance(result, AssessedByPaper):
         return f"stopadvisor assess {run} --alpha {alpha_of(result):g}"
+    if result.standing == ():
+        return None
     despite = []
     if result.recommendation.policy == "full-budget":
         if gain_against_advice(result) is None:
@@ -110,10 +112,11 @@ def _next(result: Assessed) -> str | None:
 
 def _limits(run: AssessedRun) -> str:
     """Return the assessed limits as `--alpha` of `calibrate`; losses are named unless default."""
-    alpha, loss, also = alpha_of(run), run.settings.loss, run.settings.also or ()
-    if run.workload.graded_by == "agreement" or not (loss or also):
-        return f"--alpha {alpha:g}"
-    limits = [Guarantee(loss or LOST.name, alpha), *also]
+    default = DIFFERS if run.workload.graded_by == "agreement" else LOST
+    asked = Guarantee(run.settings.loss or LOST.name, alpha_of(run)), *(run.settings.also or ())
+    limits = run.standing or asked
+    if limits == (Guarantee(default.name, limits[0].alpha),):
+        return f"--alpha {limits[0].alpha:g}"
     return f"--alpha {shell_quote(','.join(map(str, limits)))}"
 
 
@@ -137,6 +140,8 @@ def _facts(run: AssessedRun) -> Iterator[Fact]:
         promise = run.asked or promise_of((Guarantee("lost", alpha_of(run)),))
         chance = probability_words(run.chance_to_certify)
         text = f"`calibrate` can promise: {promise}; probability {chance}"
+        if run.standing is not None:
+            text = "A look has shown calibration outcomes: `calibrate` takes only its settings"
         yield "certain", f"not yet: estimates from {plural(split.fit, 'fit question')}. {text}"
         yield from capacity_facts(effect)
         cost = run.serving.by_stack.get(effect.serving)
