@@ -24,9 +24,10 @@ from stopadvisor.probes.outcomes import (
     OpenQuestions,
     SealedQuestions,
 )
-from stopadvisor.runs.directory import ARCHIVE, RunDirectory, archived_line, digest_of
+from stopadvisor.runs.directory import ARCHIVE, PROBES, REPLIES, archived_line, digest_of
 from stopadvisor.runs.look_log import Look, digests_of, read_log, timestamp, write_look, write_row
 from stopadvisor.runs.sources import Source
+from stopadvisor.runs.storage import finished_lines
 
 __all__ = [
     "NeighbourLooks", "PolicyCheck", "closed_questions", "hand_out", "neighbour_looks",
@@ -103,6 +104,8 @@ class NeighbourLooks:
 
     same: Mapping[str, tuple[Look, ...]] = field(default_factory=dict)
     """By folder: looks at the same probes, which count as this run's own."""
+    shown: frozenset[str] = frozenset()
+    """Digests of these questions that were shown there as fit questions, with the same probes."""
     elsewhere: int = 0
     """Number of looks at the same questions with other probes, or answered by another model."""
     remarks: tuple[str, ...] = ()
@@ -123,10 +126,11 @@ def neighbour_looks(
         The log of a neighbour with the same probes cannot be trusted.
     """
     same: dict[str, tuple[Look, ...]] = {}
+    shown: frozenset[str] = frozenset()
     elsewhere, remarks, here = 0, [], folder.resolve()
     for other in sorted(path for path in here.parent.iterdir() if path.is_dir() and path != here):
         try:
-            looks = read_log(other).at(questions)
+            log = read_log(other)
         except ProbeError as error:
             if _holds(other, questions, lines):
                 raise ProbeError(
@@ -134,13 +138,16 @@ def neighbour_looks(
                 ) from error
             remarks.append(f"{error}; its looks are not counted here")
             continue
+        looks = log.at(questions)
+        if (fit := log.shown.intersection(questions)) and _holds(other, questions, lines):
+            shown |= fit
         at_same = [look for look in looks if not set(look.lines).isdisjoint(lines)]
         if at_same:
             same[other.name] = tuple(at_same)
         # Archives name questions by row number, which means nothing in another archive.
         if not any((place / ARCHIVE).exists() for place in (folder, other)):
             elsewhere += len(looks) - len(at_same)
-    return NeighbourLooks(same, elsewhere, tuple(remarks))
+    return NeighbourLooks(same, shown, elsewhere, tuple(remarks))
 
 
 def _holds(folder: Path, questions: Collection[str], lines: Collection[str]) -> bool:
@@ -148,7 +155,8 @@ def _holds(folder: Path, questions: Collection[str], lines: Collection[str]) -> 
     try:
         archive = parse_json((folder / ARCHIVE).read_bytes())["sha256"]
     except (OSError, ValueError, KeyError, TypeError):
-        its_lines: Iterable[str] = RunDirectory(folder, {}).line_digests()
+        held = (finished_lines(folder / name)[0] for name in (PROBES, REPLIES))
+        its_lines: Iterable[str] = (digest_of(line) for each in held for line in each)
     else:
         its_lines = (archived_line(archive, question) for question in questions)
     return not set(lines).isdisjoint(its_lines)
@@ -202,10 +210,11 @@ def take_look(
         if (*_request(look), look.planned) == (keys, asked, delta, planned):
             return look if look in own else write_look(folder, look)
     certifies = "standing" not in asked
-    if certifies and (shown := log.shown & set(keys)):
+    if certifies and (shown := (log.shown | neighbours.shown) & set(keys)):
         raise CalibrationError(
-            f"{len(shown)} of these questions served as fit questions: their outcomes are known, "
-            "so they can certify nothing; use --fresh"
+            f"{len(shown)} of these questions served as fit questions, here or in a run next to "
+            "this one that holds the same probes: their outcomes are known, so they can certify "
+            "nothing; use --fresh, or probe other questions into another --out"
         )
     if any(look.planned != planned for look in earlier):
         raise CalibrationError(

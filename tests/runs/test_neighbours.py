@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.ground.errors import ProbeError
+from stopadvisor.ground.errors import CalibrationError, ProbeError
 from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.runs.access import NeighbourLooks, neighbour_looks, take_look
-from stopadvisor.runs.look_log import Look, digests_of
+from stopadvisor.runs.look_log import Look, digests_of, record_shown
 from stopadvisor.runs.sources import Source, open_source
 from tests.material import BUDGETS, forget_looks, make_run, write_archive
+from tests.runs.test_replies import TWO, reply, run_of
 
 DEEP = "[" * 100_000
 """JSON nested more deeply than Python reads."""
@@ -82,6 +83,41 @@ def test_splits_of_one_archive_hold_the_same_probes(tmp_path: Path) -> None:
     assert len(neighbours_of(third).remarks) == 1
     with pytest.raises(ProbeError, match=r"seed0/looks\.jsonl: .* its looks count"):
         neighbours_of(second)
+
+
+def test_fit_questions_of_another_split_certify_nothing(tmp_path: Path) -> None:
+    """The luckiest of 12 categories by another split's fit part: 11.6 % false at delta = 5 %."""
+    file = write_archive(tmp_path / "raw.npz")
+    first, second = (
+        open_source(file, folder=tmp_path / "runs" / f"seed{k}", seed=k) for k in (0, 1)
+    )
+    assert neighbours_of(second).shown == frozenset()
+    keys = digests_of(second.part("calibration").keys)
+    record_shown(first.folder, first.part("fit").keys, "assess")
+    found = neighbours_of(second)
+    assert found.shown == {*digests_of(first.part("fit").keys)} & {*keys}
+    with pytest.raises(CalibrationError, match="in a run next to this one that holds the same"):
+        take_look(second.folder, keys, {}, delta=0.05, neighbours=found)
+    # A copy has the same fit questions, and other probes tell nothing.
+    copy = shutil.copytree(first.folder, tmp_path / "runs" / "copy")
+    assert neighbours_of(open_source(copy)).shown == frozenset()
+    other = write_archive(tmp_path / "other.npz", think_lens=first.table.trace_tokens + 1)
+    third = open_source(other, folder=tmp_path / "runs" / "other", seed=1)
+    assert neighbours_of(third).shown == frozenset()
+
+
+def test_a_ladders_broken_log_stops_its_copies(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    lines = [
+        {"id": f"q{k}", "gold": "1", "rungs": [reply("small", 1), reply("large", 1)]}
+        for k in range(20)
+    ]
+    one = run_of(tmp_path / "runs", lines, TWO, fit=0.5)
+    copy = shutil.copytree(one.folder, tmp_path / "runs" / "copy")
+    looked(one, alpha=0.1)
+    (one.folder / "looks.jsonl").unlink()
+    with pytest.raises(ProbeError, match=r"run/looks\.jsonl: .* its looks count"):
+        neighbours_of(open_source(copy))
 
 
 @pytest.mark.parametrize("spoilt", ["{", DEEP, None], ids=["damaged", "deep", "missing"])
