@@ -81,6 +81,9 @@ def test_units_parse_and_name_options_that_there_are(unit: Path) -> None:
     assert words[0].endswith("/stopadvisor")
     assert words[1] == "serve"
     assert {word for word in words if word.startswith("--")} <= options()
+    # Until it can reload, a SIGHUP kills it, and systemd takes that for a clean end.
+    assert "-HUP" in parser["Service"]["ExecReload"]
+    assert parser["Service"]["RestartForceExitStatus"] == "SIGHUP"
     # The drain ends before systemd kills.
     grace = re.search(r"--grace (\d+)", own)
     assert grace is None or int(grace[1]) < int(parser["Service"]["TimeoutStopSec"])
