@@ -33,6 +33,7 @@ from stopadvisor.studies.tables import (
     StudyOptions,
     StudyReport,
     StudyReports,
+    require_gold,
     write_study,
 )
 
@@ -157,6 +158,8 @@ def _sources(
         if opening or source.is_archive:
             if name != ALONE:  # the others refuse what the paper's reference does not fit
                 source.table.with_reference("last-checkpoint")
+                if name != "temperature":  # which counts by agreement, too
+                    require_gold(source.folder.name, source.table)
             open_calibration_part(source, {"study": name}, delta=delta)
     return sources
 

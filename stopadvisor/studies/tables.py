@@ -19,6 +19,7 @@ from stopadvisor.ground.printable import csv_cell
 from stopadvisor.ground.progress import tracked
 from stopadvisor.ground.results import to_document
 from stopadvisor.probes.outcomes import OpenQuestions
+from stopadvisor.probes.table import ProbeTable
 from stopadvisor.runs.access import closed_questions, unsealed_rows
 from stopadvisor.runs.sources import Source
 from stopadvisor.runs.storage import encode, make_folder, replace_file, write_json_atomically
@@ -27,7 +28,8 @@ from stopadvisor.workload.questions import PARTS
 
 __all__ = [
     "Cell", "Column", "Outline", "Row", "SkippedStudy", "StudyOptions", "StudyReport",
-    "StudyReports", "Table", "View", "labels", "layout", "of_each", "views_of", "write_study",
+    "StudyReports", "Table", "View", "labels", "layout", "of_each", "require_gold", "views_of",
+    "write_study",
 ]  # fmt: skip
 
 
@@ -67,12 +69,17 @@ def _paper_views(sources: Sequence[Source]) -> list[View]:
     """
     views = views_of(sources)
     for shown in views:
-        if shown.table.graded_by != "gold":
-            raise StudyError(
-                f"{shown.label}: the paper's analysis takes gold for every question, and not all "
-                "of these have it"
-            )
+        require_gold(shown.label, shown.table)
     return [replace(v, table=v.table.with_reference("last-checkpoint")) for v in views]
+
+
+def require_gold(label: str, table: ProbeTable) -> None:
+    """Raise StudyError if a question has no gold."""
+    if table.graded_by != "gold":
+        raise StudyError(
+            f"{label}: the paper's analysis takes gold for every question, and not all of these "
+            "have it"
+        )
 
 
 def labels(sources: Sequence[Source]) -> list[str]:

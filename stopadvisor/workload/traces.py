@@ -117,7 +117,8 @@ def _trace(
         refuse(where, name, "thinking that can be separated from the reply", got, shown=True)
     for text in (thinking, reply or ""):
         check_text(text, where, name)
-    return RecordedTrace(where, thinking, reply, ended)
+    # Taken for a wrong answer, a blank reply would hide that stopping loses a right one.
+    return RecordedTrace(where, thinking, reply if reply and reply.strip() else None, ended)
 
 
 # --- Thinking and reply ---------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from stopadvisor.ground.errors import OutputError
@@ -214,6 +215,16 @@ def test_a_request_that_no_study_takes_spends_no_look(
     name, *options = words
     assert part in call.refused(name, "runs/sums", *options, "--open-calibration")
     assert looks_of(Path("runs/sums")) == []
+
+
+@pytest.mark.parametrize("name", ["frontier", "all"])
+def test_an_archive_without_gold_spends_no_look_on_the_paper(call: Call, name: str) -> None:
+    arrays = archive_arrays()
+    del arrays["correct"]
+    np.savez("bare.npz", **arrays)
+    assert "takes gold for every question" in call.refused(name, "bare.npz")
+    (folder,) = Path("runs").glob("bare-archive-*")
+    assert looks_of(folder) == []
 
 
 def test_a_run_without_a_grid_spends_no_look_on_the_paper(call: Call) -> None:

@@ -53,6 +53,8 @@ def test_thinking_is_separated_from_the_reply(
         (turn(content=None, reasoning_content="a"), "a", None),
         ({"question": USER["content"], "traces": [{"thinking": "a", "reply": "7"}]}, "a", "7"),
         ({"messages": [USER], "traces": [{"thinking": "", "reply": "7"}]}, "", "7"),
+        ({"messages": [USER], "traces": [{"thinking": "a", "reply": ""}]}, "a", None),
+        (turn(content="<think>a</think>\n"), "a", None),
     ],
 )
 def test_an_assistants_turn_is_the_recorded_reply(
