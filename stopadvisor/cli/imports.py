@@ -34,6 +34,7 @@ from stopadvisor.report.sheets.files import (
     import_probes_sheet,
     import_replies_sheet,
 )
+from stopadvisor.report.words import plural
 from stopadvisor.runs.imported import (
     ImportedDataset,
     ImportedLog,
@@ -253,6 +254,7 @@ def _check_options(ctx: click.Context, kind: str, params: Mapping[str, Any]) -> 
         if names not in BENCHMARKS:
             known = ", ".join(BENCHMARKS)
             raise click.UsageError(f"format dataset takes one of {known}, got {names}")
+        sources = [] if params["copy"] is None else [params["copy"]]
     elif kind == "csv" and "question" not in (params["columns"] or {}):
         raise click.UsageError("format csv needs --map question=COLUMN")
     elif kind in ("probes", "replies") and len(sources) > 1:
@@ -260,7 +262,7 @@ def _check_options(ctx: click.Context, kind: str, params: Mapping[str, Any]) -> 
     elif (kind == "replies" or by_rung) and params["ladder"] is None:
         what = "--rung" if by_rung else "format replies"
         raise click.UsageError(f"{what} needs --ladder LADDER.TOML")
-    elif any(params["out"].resolve() == source.resolve() for source in sources):
+    if any(params["out"].resolve() == source.resolve() for source in sources):
         raise click.UsageError(f"--out {params['out']} is one of the files to read")
 
 
@@ -279,8 +281,8 @@ def _import_log(params: Mapping[str, Any], progress: Progress) -> _Imported:
         )
     if gathered.n_traces and gathered.n_untraced:
         progress.remark(
-            f"{gathered.n_untraced} questions have no recorded trace: --traces-only leaves "
-            "them out, as `probe --traces` requires"
+            f"without a recorded trace: {plural(gathered.n_untraced, 'question')}, which "
+            "--traces-only leaves out, as `probe --traces` requires"
         )
     if without := gathered.without_thinking:
         progress.remark(

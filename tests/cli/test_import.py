@@ -169,7 +169,7 @@ def test_a_log_becomes_a_workload_with_its_traces(call: Call) -> None:
     assert out.startswith("4 questions, 6 recorded traces.")
     assert "gold        3 of 4" in out
     assert "stopadvisor assess sums.jsonl, with --model" in out
-    assert "1 questions have no recorded trace: --traces-only leaves them out" in err
+    assert "without a recorded trace: 1 question, which --traces-only leaves out" in err
     assert "2 replies hold no separable thinking, the first in" in err
     words = ("import", "inspect", log, "-o", "sums.jsonl", "--traces-only", "--quiet")
     code, out, err = call(*words)
@@ -208,6 +208,7 @@ def test_columns_and_markers_are_named(call: Call) -> None:
             "--max-think is not an option of format inspect",
         ),
         (("inspect", "t.eval", "w.jsonl"), "--out w.jsonl is one of the files to read"),
+        (("dataset", "aime", "--from", "w.jsonl"), "--out w.jsonl is one of the files to read"),
         (("probes", "t.jsonl", "--task", "math"), "--task is not an option of format probes"),
         (("probes", "t.jsonl", "u.jsonl"), "format probes takes one file, got 2"),
         (("inspect", "t.eval"), "t.eval: expected a readable file, got: No such file"),
