@@ -106,8 +106,9 @@ class MonitoredPromise:
     audit_tokens: int
     """Further tokens decoded for audits."""
     saved_tokens: float | None
-    """Tokens saved by stopping, estimated from those that audits decode; too high for a ladder,
-    whose audits ask for whole replies.  Null without a result."""
+    """Tokens saved by stopping, estimated from those that audits decode; those of probes are not
+    subtracted.  Too high for a ladder, whose audits ask for whole replies.  Null without a result.
+    """
     drift: Mapping[str, float]
     """Evidence that a feature of the traffic has changed; says nothing about risk."""
     drifted: Mapping[str, int]

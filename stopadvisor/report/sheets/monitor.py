@@ -148,7 +148,7 @@ def _cost(result: MonitoredPromise) -> str:
     saved = result.saved_tokens
     if saved is not None:
         text += f"; stopping saved about {saved:.0f}, {share(saved / (decoded + saved))} "
-        text += "(less on a ladder, whose audits ask for whole replies)"
+        text += "(less what probes decoded; less on a ladder, whose audits ask for whole replies)"
     return text
 
 
