@@ -49,6 +49,7 @@ from stopadvisor.rules.losses import DIFFERS, LOST
 from stopadvisor.rules.outcomes import StackCost, blind_stopping
 from stopadvisor.rules.roofline import Prices
 from stopadvisor.rules.scorer import grid_view
+from stopadvisor.runs.imported import IMPORTED
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.intervals import exact_interval
 from stopadvisor.workload.questions import PARTS, SMALLEST_PARTS, PartCounts
@@ -61,6 +62,7 @@ __all__ = [
 
 _MISREAD_WARN = 0.2
 """Share of full replies that are wrong after a right answer, above which they may be misread."""
+_CUT_WARN = 0.01
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ class FitAssessment:
         fit, counts = source.part("fit"), source.counts()
         graded_by = choice.fit.table.graded_by
         remarks = remarks_on_promise(source, settings.alpha, choice.full_accuracy, graded_by)
-        remarks += remark_on_reading(choice.fit.table)
+        remarks += remark_on_reading(choice.fit.table, source)
         if choice.n_fit < counts["fit"]:
             remarks.append(f"the choice was made on {choice.n_fit} of the fit questions")
         if self.recommendation.family == "cap" and source.ladder is not None:
@@ -336,17 +338,28 @@ def meaning_of_cut(differs: bool) -> str:
     return "a question cut off cannot be lost"
 
 
-def remark_on_reading(table: GradedTable) -> list[str]:
+def remark_on_reading(table: GradedTable, source: Source) -> list[str]:
     """Remark on full replies that are wrong suspiciously often: there nothing can be lost."""
+    found, cap = [], (source.manifest or {}).get("plan", {}).get("answer_cap")
+    has_cap = cap and source.engine != IMPORTED and table.rungs is None
+    if has_cap and table.graded_by == "gold" and table.natural_tokens is not None:
+        cut = float(((table.natural_tokens > cap) & ~table.truncated).mean())
+        if cut > _CUT_WARN:
+            found.append(
+                f"{cut:.0%} of the full replies reach the cap on visible answers ({cap} tokens): "
+                "without their answers they count as wrong, and lost ones are not seen; probe "
+                "with a larger --answer-cap"
+            )
     live = table.live if table.rungs is None else table.live & ~table.rungs.is_reference
     last = live.shape[1] - 1 - live[:, ::-1].argmax(axis=1)
     right = np.take_along_axis(live & table.stop_correct, last[:, None], axis=1)[:, 0]
     share = float((right & ~table.full_correct & ~table.truncated).mean())
     if share <= _MISREAD_WARN:
-        return []
+        return found
     return [
+        *found,
         f"on {share:.0%} of the questions the full reply is wrong although the last answer before "
-        "it is right: if full replies are misread, lost answers are not seen"
+        "it is right: if full replies are misread, lost answers are not seen",
     ]
 
 

@@ -58,7 +58,7 @@ from stopadvisor.stats.label_sample import MOST_SAMPLED
 
 __all__ = [
     "Certification", "CertifyRequest", "Despite", "advised_against", "certify", "check_partial",
-    "refused_beforehand", "start_labelling", "to_choose_by",
+    "refused_beforehand", "start_labelling", "to_choose_by", "unjudged",
 ]  # fmt: skip
 
 Despite = Literal["advice", "truncated", "large-alpha"]
@@ -175,7 +175,7 @@ def certify(source: Source, request: CertifyRequest) -> Certification:
     policy = _policy(assessment, calibration, look)
     assessed = read_assessment(source.folder)
     changed = _why_another_rule(assessment, calibration, policy.family, assessed)
-    said = [*remark_on_reading(assessment.choice.fit.table), *taken.remarks]
+    said = [*remark_on_reading(choice.fit.table, source), *taken.remarks]
     remarks = tuple(_remarks(assessment, said, policy, changed))
     return Certification(
         choice.settings, calibration, look, policy, remarks, assessment, labels, changed
@@ -385,7 +385,7 @@ def _remarks(
         )
     found += on_looks
     if policy is not None:
-        found += _unjudged(assessment.source)
+        found += unjudged(assessment.source)
     if assessment.source.torn is not None:
         found.append(assessment.source.torn)
     if assessment.source.is_archive:
@@ -396,19 +396,19 @@ def _remarks(
     return found
 
 
-def _unjudged(source: Source) -> list[str]:
+def unjudged(source: Source, counted: Sequence[str] | None = None) -> list[str]:
     """Tell what the user's grader could not judge: counted as wrong, no answer can be lost."""
     grading = {} if source.manifest is None else source.manifest["grading"]
     if "grader_sha256" not in grading or source.ladder is not None:
         return []
-    keys = set(source.part("calibration").keys)
+    keys = set(source.part("calibration").keys if counted is None else counted)
     records = RunDirectory.load(source.folder).records()
-    unjudged = {record.key for record in records if record.cannot_tell} & keys
-    if not unjudged:
+    untold = {record.key for record in records if record.cannot_tell} & keys
+    if not untold:
         return []
     return [
-        f"{grading['grader']} could not judge answers to {len(unjudged)} of {len(keys)} "
-        "calibration questions: they count as wrong, and where full thinking is wrong no answer "
+        f"{grading['grader']} could not judge answers to {len(untold)} of {len(keys)} "
+        "questions: they count as wrong, and where full thinking is wrong no answer "
         "can be lost"
     ]
 

@@ -15,6 +15,7 @@ import numpy as np
 from stopadvisor.answers.grading import BY_GOLD, described
 from stopadvisor.assessment.fit_assessment import meaning_of_cut, remark_on_reading, words_on_cut
 from stopadvisor.assessment.settings import SettingsOverrides
+from stopadvisor.certification.certify import unjudged
 from stopadvisor.certification.looks import open_rows
 from stopadvisor.certification.verification import (
     Verification,
@@ -132,7 +133,8 @@ def check_policy(
             planned=request.policies,
         )
     questions, looked = _open(policy, certificate, view, fresh.rows)
-    remarks += looked + remark_on_reading(questions)
+    remarks += looked + remark_on_reading(questions, source)
+    remarks += unjudged(source, questions.keys)
     result = verify(
         terms,
         fresh,

@@ -124,9 +124,14 @@ def test_a_certificate_says_that_what_was_not_judged_cannot_be_lost(call: Call) 
     mine = [r for r, part in zip(run.records(), parts, strict=True) if PARTS[part] == "calibration"]
     unjudged = sum(record.id.startswith("q3") for record in mine)
     assert said == [
-        f"graders:lenient could not judge answers to {unjudged} of {len(mine)} calibration "
-        "questions: they count as wrong, and where full thinking is wrong no answer can be lost"
+        f"graders:lenient could not judge answers to {unjudged} of {len(mine)} questions: they "
+        "count as wrong, and where full thinking is wrong no answer can be lost"
     ]
+    write_sums(Path("fresh.jsonl"), 60, start=300)
+    like = ("probe", "fresh.jsonl", "--like", "run/policy.joblib", "--out", "fresh")
+    assert call(*like, "--grader", "graders:lenient", "--quiet")[0] == 0
+    checked = call.json("verify", "run/policy.joblib", "fresh", "--quiet")
+    assert any("could not judge answers to 60 of 60" in said for said in checked["remarks"])
 
 
 def test_grades_are_the_functions_and_what_it_cannot_tell_is_counted(call: Call) -> None:
