@@ -35,6 +35,7 @@ OTHERS = {
     *("--override-generation-config", "--reasoning-parser", "--load-format"),  # vLLM
     *("--speculative-config", "--data-parallel-size"),  # vLLM
     *("--max-num-batched-tokens", "--api-server-count", "--no-enable-prefix-caching"),  # vLLM
+    *("--enable-force-include-usage", "--response-role"),  # vLLM
     *("--lora-modules", "--enable-lora", "--tensor-parallel-size"),  # vLLM
     *("--policies", "--steps", "--small", "--jobs", "--questions"),  # the scripts in samples/
     *("--fast", "--lint", "--unit", "--integration"),  # python -m tests
