@@ -347,7 +347,7 @@ def check_gold(task: str, gold: str) -> None:
     _check_task(task)
     gold = gold[:MAX_CHARACTERS]
     shown = gold if len(gold) <= _MOST_SHOWN else gold[:_MOST_SHOWN] + "…"
-    if not gold.strip() or (task == "math" and not gold.strip(" ?")):
+    if not gold.strip() or (task == "math" and gold.strip().lower().strip("?-–—. ") in ("", "n/a")):
         raise ValueError(f"expected an answer, got {shown!r}")
     if task == "choice" and not _GOLD_LETTER.fullmatch(gold.strip()):
         raise ValueError(f"expected an option letter for task 'choice', got {shown!r}")

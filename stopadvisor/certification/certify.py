@@ -154,8 +154,8 @@ def certify(source: Source, request: CertifyRequest) -> Certification:
         calibration = Calibration(None, refusal, (), nothing)
         policy, remarks = _policy(assessment, calibration, None), tuple(_remarks(assessment, ()))
         return Certification(choice.settings, calibration, None, policy, remarks, assessment)
+    taken = take(plan.look)  # if it refuses, nothing is shown
     show_fit(assessment.source, "calibrate")
-    taken = take(plan.look)
     assert taken.look.test_delta == choice.settings.delta
     labels = None
     if plan.is_partial:
@@ -199,8 +199,8 @@ def start_labelling(source: Source, request: CertifyRequest) -> LabelRun:
         refusal = advised_against(choice, plan.assessment.recommendation)
     if refusal is not None:
         raise CalibrationError(f"nothing to label: {refusal.reason}")
-    show_fit(plan.assessment.source, "label")
     taken = take(plan.look)
+    show_fit(plan.assessment.source, "label")
     return _label_run(source, plan, taken.questions)
 
 

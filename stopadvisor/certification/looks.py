@@ -308,8 +308,8 @@ def take(plan: PlannedLook) -> TakenLook:
     if look.elsewhere:
         remarks.append(
             f"{look.elsewhere} further look(s) are on record, at other questions of this run or at "
-            "other probes of these in runs next to it: each certificate holds on its own, but not "
-            "the best of several tries"
+            "other probes of these in runs next to it: each certificate holds on its own, unless "
+            "its settings were chosen by what another showed, but not the best of several tries"
         )
     return TakenLook(look, hand_out(plan.questions, look), tuple(remarks))
 

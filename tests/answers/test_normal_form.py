@@ -282,6 +282,8 @@ def test_good_gold_says_its_task() -> None:
         ("numeric", "3 or 4", "expected a number"),
         ("math", " ", "expected an answer, got ' '"),
         ("math", "??", "expected an answer, got '??'"),
+        ("math", " - ", "expected an answer, got ' - '"),
+        ("math", "N/A.", "expected an answer, got 'N/A.'"),
         ("math", "$$", "expected an answer for task 'math'"),
         ("exact", "", "expected an answer"),
         ("poetry", "x", "task must be one of math, numeric, choice, exact, got 'poetry'"),

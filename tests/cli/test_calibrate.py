@@ -24,7 +24,7 @@ from stopadvisor.cli.parts.settings import overrides
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.run_policies import calibration_of
 from stopadvisor.runs.directory import RunDirectory
-from stopadvisor.runs.look_log import digests_of
+from stopadvisor.runs.look_log import digests_of, read_log
 from stopadvisor.runs.sources import open_source
 from tests.material import (
     CERTIFY,
@@ -35,6 +35,7 @@ from tests.material import (
     keep_records,
     looks_of,
     make_run,
+    write_archive,
 )
 from tests.pages import Page
 from tests.policy_content import certificate_in
@@ -281,6 +282,15 @@ def test_full_replies_that_may_be_cut_are_remarked_on(call: Call, tokens: int) -
     for document in (found, assessed):
         said = [remark for remark in document["remarks"] if "--answer-cap" in remark]
         assert len(said) == (tokens > 512), document["remarks"]
+
+
+def test_a_refused_split_spoils_no_other_of_the_same_probes(call: Call) -> None:
+    file = write_archive(Path("raw.npz"))
+    one, two = (open_source(file, folder=Path(f"runs/seed{k}"), seed=k).folder for k in (0, 1))
+    call.json(one, *LIGHT, "--alpha", "0.15", "--quiet", command="assess")
+    assert "a run next to this one that holds the same probes" in call.refused(two, *FAST)
+    assert read_log(two).shown == frozenset()
+    assert call(one, *FAST)[0] in (0, 3)
 
 
 def test_lines_that_a_look_opened_are_missed(call: Call) -> None:
