@@ -144,6 +144,8 @@ def assess(
             names = ", ".join(sorted(in_file))
             raise CalibrationError(f"ladder: its file says whom to ask and how: leave out {names}")
         settings["ladder"] = Path(ladder)
+    if engine not in ("hf", "openai"):
+        raise CalibrationError(f"engine must be 'hf' or 'openai', got {engine!r}")
     if (engine == "openai") != bool(at):
         raise CalibrationError("engine='openai' and base_url='http://host:8000/v1' need each other")
     wanted = _overrides(alpha, delta, loss, serving, price, families, on_give_up)

@@ -12,7 +12,7 @@ import pytest
 
 import stopadvisor
 from stopadvisor.cli.main import main
-from stopadvisor.ground.errors import CalibrationError, GraderError, WorkloadError
+from stopadvisor.ground.errors import CalibrationError, GraderError, ProbeError, WorkloadError
 from stopadvisor.ground.results import to_document
 from stopadvisor.report.html.page import sheet_html
 from stopadvisor.report.sheet import Section, Sheet
@@ -94,6 +94,11 @@ def test_what_makes_no_sense_is_refused_before_any_work(run: Path) -> None:
         stopadvisor.assess(run, alpha={"drop": 0.1}, loss="lost")
     with pytest.raises(CalibrationError, match="need each other"):
         stopadvisor.assess(run, base_url="http://host:8000/v1")
+    with pytest.raises(CalibrationError, match="engine must be 'hf' or 'openai', got 'vllm'"):
+        stopadvisor.assess(run, engine="vllm")  # type: ignore[arg-type]
+    for name, wrong in {"max_think": 0, "samples": 0, "limit": 0, "seed": -1}.items():
+        with pytest.raises(ProbeError, match=f"{name} must be at least {wrong + 1}, got {wrong}"):
+            stopadvisor.assess(run, **{name: wrong})  # type: ignore[arg-type]
     with pytest.raises(CalibrationError, match="families must be among"):
         stopadvisor.assess(run, families=["cap", "confidence"])
     with pytest.raises(CalibrationError, match="leave out max_think, model"):

@@ -13,7 +13,7 @@ import numpy as np
 
 from stopadvisor.collection.markers import sentence_ids
 from stopadvisor.ground.constants import CUES, PROBE_CAP, SMALL_WORKLOAD
-from stopadvisor.ground.errors import WorkloadError
+from stopadvisor.ground.errors import ProbeError, WorkloadError
 from stopadvisor.ground.progress import Progress
 from stopadvisor.probes.asking import Engine, OnStop, ProbePlan, Schedule
 from stopadvisor.runs.directory import RunDirectory
@@ -93,6 +93,9 @@ class ProbeSettings:
     """Task of questions with neither task nor gold; the policy's when probing for a policy."""
 
     def __post_init__(self) -> None:
+        for name, least in {"max_think": 1, "samples": 1, "limit": 1, "seed": 0}.items():
+            if (value := getattr(self, name)) is not None and value < least:
+                raise ProbeError(f"{name} must be at least {least}, got {value!r}")
         if self.schedule == "auto" and self.budgets is not None:
             object.__setattr__(self, "schedule", "grid")
 

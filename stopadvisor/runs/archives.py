@@ -26,7 +26,7 @@ _ROW = "row-"
 _ARCHIVE_ARRAYS = ("budgets", "think_lens", "conf_lp", "conf_ent", "mkr", "ans")
 
 
-def read_archive(path: Path) -> OpenQuestions:
+def read_archive(path: str | Path) -> OpenQuestions:
     """Read a ``raw.npz`` in the layout of the paper's own scripts.
 
     Archives hold no natural answers, so full thinking is the last checkpoint.  Without the array
@@ -39,6 +39,7 @@ def read_archive(path: Path) -> OpenQuestions:
         The file is not an archive; an array is missing, misshapen or not finite; or two questions
         have the same id.
     """
+    path = Path(path)
     arrays = _arrays(path)
     labelled = "correct" in arrays
     n, m = _check_arrays(path, arrays)

@@ -314,7 +314,7 @@ def write(tmp_path: Path, **changes: Any) -> Path:
 
 
 def test_an_archive_becomes_a_table(tmp_path: Path) -> None:
-    table = read_archive(write(tmp_path))
+    table = read_archive(str(write(tmp_path)))
     assert table.reference == "last-checkpoint"
     assert table.natural_correct is None
     assert table.correct.dtype == bool
