@@ -399,10 +399,10 @@ def _remarks(
 def unjudged(source: Source, counted: Sequence[str] | None = None) -> list[str]:
     """Tell what the user's grader could not judge: counted as wrong, no answer can be lost."""
     grading = {} if source.manifest is None else source.manifest["grading"]
-    if "grader_sha256" not in grading or source.ladder is not None:
+    if "grader_sha256" not in grading:
         return []
     keys = set(source.part("calibration").keys if counted is None else counted)
-    records = RunDirectory.load(source.folder).records()
+    records = RunDirectory.load(source.folder).all_records()
     untold = {record.key for record in records if record.cannot_tell} & keys
     if not untold:
         return []

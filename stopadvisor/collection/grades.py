@@ -143,12 +143,7 @@ def remarks_on_grader(run: RunDirectory) -> list[str]:
     parts = run.parts(run.table().groups)
     fit = [r for r, part in zip(records, parts, strict=True) if PARTS[part] == "fit"]
     judged = [
-        r
-        for r in fit
-        if r.gold
-        and normalize(r.task, r.gold)
-        and r.is_graded
-        and not (isinstance(r, ProbeRecord) and r.cannot_tell)
+        r for r in fit if r.gold and normalize(r.task, r.gold) and r.is_graded and not r.cannot_tell
     ]
     with Grader() as by_gold:
         compared, _ = grade_records(list(map(ungraded, judged)), by_gold)
@@ -164,6 +159,6 @@ def remarks_on_grader(run: RunDirectory) -> list[str]:
         f"it differs from comparison with gold on {sum(differ.values())} of {len(differ)} "
         "distinct answers that both can judge"
     ]
-    if unjudged := sum(r.cannot_tell for r in records if isinstance(r, ProbeRecord)):
+    if unjudged := sum(r.cannot_tell for r in records):
         remarks.append(f"{name} could not judge {unjudged} recorded answers: they count as wrong")
     return remarks

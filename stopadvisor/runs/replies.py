@@ -81,6 +81,8 @@ class ReplyRecord:
     gold: str | None
     """None if there is neither gold nor labels; empty if there are only labels."""
     rungs: tuple[RungReply, ...]
+    cannot_tell: int = 0
+    """Answers that the grader could not judge; they count as wrong."""
 
     sample = 0
     """A question stands once in a ladder's run."""
@@ -106,7 +108,10 @@ class ReplyRecord:
 
     def to_json(self) -> str:
         """One line of JSON, keys in the order of the fields."""
-        return json.dumps(asdict(self), ensure_ascii=False, allow_nan=False)
+        data = asdict(self)
+        if not data["cannot_tell"]:
+            del data["cannot_tell"]
+        return json.dumps(data, ensure_ascii=False, allow_nan=False)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], where: str) -> ReplyRecord:

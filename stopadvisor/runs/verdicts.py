@@ -75,8 +75,7 @@ def grade_records(
     def graded(row: Any, answers: Sequence[tuple[str | None, bool | None]]) -> Any:
         told = [next(verdicts) if grade is None else grade for _, grade in answers]
         made = _with_grades(row, (grade is True for grade in told))
-        is_probes = isinstance(made, ProbeRecord)
-        return replace(made, cannot_tell=told.count(None)) if is_probes else made
+        return replace(made, cannot_tell=told.count(None))
 
     pairs = zip(rows, found, strict=True)
     return [graded(row, answers) if row.gold else row for row, answers in pairs], len(items)

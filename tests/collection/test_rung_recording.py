@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from stopadvisor.certification.certify import unjudged
 from stopadvisor.cli.main import main
 from stopadvisor.collection.model_checks import PREFLIGHT_QUESTIONS
 from stopadvisor.collection.rung_recording import ASKED
@@ -145,6 +146,8 @@ def test_replies_are_graded_by_a_function_and_again_by_gold(
     monkeypatch.syspath_prepend(str(folder))
     (folder / "even_alone.py").write_text(
         "def right(question, gold, answer):\n"
+        "    if gold.endswith('9'):\n"
+        "        return None\n"
         "    same = f'Say {gold} ' in question and answer.rstrip('.') == gold\n"
         "    return same and int(gold) % 2 == 0\n"
     )
@@ -157,6 +160,12 @@ def test_replies_are_graded_by_a_function_and_again_by_gold(
         return {record.id for record in run.replies() if record.rungs[-1].correct}
 
     assert right() == {f"q{k}" for k in range(0, N, 2)}
+    replies = RunDirectory.load(Path("run")).replies()
+    assert {r.id for r in replies if r.cannot_tell} == {f"q{k}" for k in range(9, N, 10)}
+    source = open_source(Path("run"))
+    mine = [name for name in source.part("calibration").ids if name.endswith("9")]
+    (said,) = unjudged(source)
+    assert f"even_alone:right could not judge answers to {len(mine)} of" in said
     again = ["assess", "run", "--alpha", "0.1", "--no-report", "--quiet", "--regrade"]
     assert main([*again, "--grader", "even_alone:right"]) == 0
     assert right() == {f"q{k}" for k in range(0, N, 2)}
