@@ -274,6 +274,7 @@ def test_a_gateway_that_is_killed_comes_back_with_its_audits_and_drains(tmp_path
         with running_gateway(policy, upstream.url, *words, environment=bare) as (url, pid):
             replies += [ask(url) for _ in range(5)]
             os.kill(pid, signal.SIGHUP)
+            until(lambda: '"reload"' in (tmp_path / "gateway.log").read_text())
     lines = (tmp_path / "gateway.log").read_text().splitlines()
     events = [json.loads(line)["event"] for line in lines]
     assert {"upstream-up", "ready", "request", "draining"} < {*events}
