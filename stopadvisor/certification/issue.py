@@ -11,7 +11,7 @@ from stopadvisor.assessment.assessed import Repeats
 from stopadvisor.certification.certify import Certification, CertifyRequest, certify
 from stopadvisor.certification.labelling import LabelCounts
 from stopadvisor.certification.transfer import TARGET_CALIBRATED, certify_transfer
-from stopadvisor.ground.errors import OutputError
+from stopadvisor.ground.errors import OutputError, PolicyError
 from stopadvisor.ground.results import Shown, to_document
 from stopadvisor.policy.evidence import ProfileShare
 from stopadvisor.policy.file import Format
@@ -313,6 +313,14 @@ class PolicyTarget:
             raise OutputError(f"cannot write the policy to {target}: it is a folder")
         if not target.parent.is_dir():
             raise OutputError(f"cannot write the policy to {target}: there is no such folder")
+        if self.out is not None and self.out.exists() and self.out.stat().st_size:
+            try:
+                load_policy(self.out)
+            except PolicyError as error:
+                raise OutputError(
+                    f"cannot write the policy to {target}: the file that is there holds no policy; "
+                    "name another, or remove it"
+                ) from error
 
     def place(self, policy: Policy, alpha: float, folder: Path) -> PolicyFiles:
         """Choose the files of a policy; never one that holds another certified policy."""

@@ -57,4 +57,6 @@ def test_a_file_named_by_the_user_is_never_overwritten(archive: Path) -> None:
 def test_no_look_is_spent_on_a_file_that_cannot_be_written(archive: Path) -> None:
     with pytest.raises(OutputError, match="it is a folder"):
         issued(archive, PolicyTarget(out=archive.parent), 0.3)
+    with pytest.raises(OutputError, match="the file that is there holds no policy"):
+        issued(archive, PolicyTarget(out=archive), 0.3)
     assert looks_of(archive.parent) == []
