@@ -37,7 +37,7 @@ from stopadvisor.assessment.rated import RulesOnFit
 from stopadvisor.assessment.recommendation import Recommendation, recommend
 from stopadvisor.assessment.sequences import FitData
 from stopadvisor.assessment.settings import alpha_remark
-from stopadvisor.ground.constants import SMALL_WORKLOAD, TRUNCATED_WARN
+from stopadvisor.ground.constants import MOST_TRUNCATED, SMALL_WORKLOAD, TRUNCATED_WARN
 from stopadvisor.ground.errors import CalibrationError, NothingToChoose
 from stopadvisor.policy.shown import promise_of
 from stopadvisor.probes.grouping import calibration_rows
@@ -55,7 +55,7 @@ from stopadvisor.stats.intervals import exact_interval
 from stopadvisor.workload.questions import PARTS, SMALLEST_PARTS, PartCounts
 
 __all__ = [
-    "FitAssessment", "advice_profile", "assess", "check_labels",
+    "REPLIES_CUT", "FitAssessment", "advice_profile", "assess", "check_labels", "cut_replies",
     "meaning_of_cut", "remark_on_reading", "remarks_on_promise", "remarks_on_sample",
     "words_on_cut",
 ]  # fmt: skip
@@ -338,18 +338,32 @@ def meaning_of_cut(differs: bool) -> str:
     return "a question cut off cannot be lost"
 
 
+REPLIES_CUT = (
+    "the full replies reach the cap on visible answers: without their answers they count as wrong, "
+    "and lost ones are not seen"
+)
+
+
+def cut_replies(table: ProbeTable, source: Source) -> float:
+    """Share of full replies, graded by gold, that reach `--answer-cap` after thinking that ended.
+
+    Production does not cut them there.  Imported replies were not cut by us.
+    """
+    cap = (source.manifest or {}).get("plan", {}).get("answer_cap")
+    is_ours = cap and source.engine != IMPORTED and table.rungs is None
+    if not is_ours or table.graded_by != "gold" or table.natural_tokens is None:
+        return 0.0
+    return float(((table.natural_tokens > cap) & ~table.truncated).mean())
+
+
 def remark_on_reading(table: GradedTable, source: Source) -> list[str]:
     """Remark on full replies that are wrong suspiciously often: there nothing can be lost."""
-    found, cap = [], (source.manifest or {}).get("plan", {}).get("answer_cap")
-    has_cap = cap and source.engine != IMPORTED and table.rungs is None
-    if has_cap and table.graded_by == "gold" and table.natural_tokens is not None:
-        cut = float(((table.natural_tokens > cap) & ~table.truncated).mean())
-        if cut > _CUT_WARN:
-            found.append(
-                f"{cut:.0%} of the full replies reach the cap on visible answers ({cap} tokens): "
-                "without their answers they count as wrong, and lost ones are not seen; probe "
-                "with a larger --answer-cap"
-            )
+    found, cut = [], cut_replies(table, source)
+    if cut > _CUT_WARN:
+        found.append(
+            f"{cut:.0%} of {REPLIES_CUT}: calibrate refuses more than {MOST_TRUNCATED:.0%}; probe "
+            "with a larger --answer-cap"
+        )
     live = table.live if table.rungs is None else table.live & ~table.rungs.is_reference
     last = live.shape[1] - 1 - live[:, ::-1].argmax(axis=1)
     right = np.take_along_axis(live & table.stop_correct, last[:, None], axis=1)[:, 0]

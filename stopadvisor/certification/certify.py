@@ -15,7 +15,13 @@ import numpy as np
 
 from stopadvisor.answers.grading import Grader, described
 from stopadvisor.assessment.choice import Choice, Settings
-from stopadvisor.assessment.fit_assessment import FitAssessment, assess, remark_on_reading
+from stopadvisor.assessment.fit_assessment import (
+    REPLIES_CUT,
+    FitAssessment,
+    assess,
+    cut_replies,
+    remark_on_reading,
+)
 from stopadvisor.assessment.limits import counted_rows, most_of
 from stopadvisor.assessment.recommendation import Recommendation, deciding_reason
 from stopadvisor.assessment.settings import SettingsOverrides, alpha_remark, large_alpha
@@ -41,6 +47,7 @@ from stopadvisor.certification.looks import (
     spent_in_fit,
     take,
 )
+from stopadvisor.ground.constants import MOST_TRUNCATED
 from stopadvisor.ground.errors import CalibrationError, GraderError
 from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.probes.grouping import calibration_rows
@@ -58,7 +65,7 @@ from stopadvisor.stats.label_sample import MOST_SAMPLED
 
 __all__ = [
     "Certification", "CertifyRequest", "Despite", "advised_against", "certify", "check_partial",
-    "refused_beforehand", "start_labelling", "to_choose_by", "unjudged",
+    "check_replies", "refused_beforehand", "start_labelling", "to_choose_by", "unjudged",
 ]  # fmt: skip
 
 Despite = Literal["advice", "truncated", "large-alpha"]
@@ -317,8 +324,19 @@ def _settled(source: Source, request: CertifyRequest) -> _Plan:
     if partial:
         assessment = replace(assessment, choice=replace(assessment.choice, settings=settings))
     check_questions(assessment.choice, table)
+    check_replies(view, table, settings)
     check_policy_terms(view, settings)
     return _Plan(assessment, look, partial, labels)
+
+
+def check_replies(source: Source, table: ProbeTable, settings: Settings) -> None:
+    """Raise CalibrationError if too many full replies were cut at `--answer-cap`."""
+    cut = cut_replies(table, source)
+    if cut > MOST_TRUNCATED and not settings.allow_truncated:
+        raise CalibrationError(
+            f"{cut:.1%} of {REPLIES_CUT}; certification allows {MOST_TRUNCATED:.0%}: probe with a "
+            "larger --answer-cap, or say --despite truncated"
+        )
 
 
 def check_partial(settings: Settings) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.settings import large_alpha
 from stopadvisor.certification.calibration import Calibration, recalibrate, without_figures
-from stopadvisor.certification.certify import Certification, CertifyRequest
+from stopadvisor.certification.certify import Certification, CertifyRequest, check_replies
 from stopadvisor.certification.check_policy import check_kind, check_probed
 from stopadvisor.certification.export import check_policy_terms, policy_terms
 from stopadvisor.certification.looks import (
@@ -150,6 +150,7 @@ def certify_transfer(
     check_probed(policy, file, view)
     scorer = check_transfer(policy.terms, view)
     entering_rows(table, settings)
+    check_replies(view, table, settings)
     check_policy_terms(view, settings)
     taken = take(plan)
     order = np.array(policy.terms.order, dtype=np.float64)

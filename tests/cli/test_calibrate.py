@@ -284,6 +284,17 @@ def test_full_replies_that_may_be_cut_are_remarked_on(call: Call, tokens: int) -
         assert len(said) == (tokens > 512), document["remarks"]
 
 
+def test_too_many_full_replies_that_may_be_cut_are_refused(call: Call) -> None:
+    def long(row: dict[str, Any], part: str) -> None:
+        if zlib.crc32(row["id"].encode()) % 5 == 0:
+            row |= {"natural_answer_tokens": 513, "natural_correct": False}
+
+    edit_records(RUN, long)
+    assert "allows 10%: probe with a larger --answer-cap" in call.refused(RUN, *FAST)
+    assert looks_of(RUN) == []
+    call.json(RUN, *FAST, "--despite", "truncated")
+
+
 def test_a_refused_split_spoils_no_other_of_the_same_probes(call: Call) -> None:
     file = write_archive(Path("raw.npz"))
     one, two = (open_source(file, folder=Path(f"runs/seed{k}"), seed=k).folder for k in (0, 1))
