@@ -30,6 +30,7 @@ def test_they_are_written_where_the_readme_has_them(call: Call, tmp_path: Path) 
 
 
 def test_json_names_the_files(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "a" / "b c").mkdir(parents=True)  # a folder that stands already
     found = call.json("samples", tmp_path / "a" / "b c")
     check_valid("samples", found)
     assert Path(found["model"], "config.json").is_file()
