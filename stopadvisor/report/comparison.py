@@ -37,7 +37,7 @@ class Change:
     what: str
     """`rule`, `model of the rule`, `probes`, `threshold`, `reply`, `promise`, `evidence`, `saving`,
     `accuracy`, `serving`, `language model`, `engine`, `prompts`, `sampling`, `caps`, `workload`,
-    `task` or `other`."""
+    `task`, `grader` or `other`."""
     before: str
     """In A, in words."""
     after: str

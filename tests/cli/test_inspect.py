@@ -59,6 +59,14 @@ def test_a_learned_rule_says_what_its_probability_is_of(call: Call, family: str,
     assert f"when the estimated probability that {said} at least" in out
 
 
+def test_two_policies_by_other_graders_are_told_apart(call: Call) -> None:
+    content = family_content("confidence") | {"expected": None}
+    for path, grader in (("a.json", "by hand"), ("b.json", "by eye")):
+        save_policy(policy_from(content | {"grader": grader}), path, format="json")
+    (change,) = call.json("a.json", "b.json")["changes"]
+    assert change == {"what": "grader", "before": "by hand", "after": "by eye"}
+
+
 def test_what_is_no_policy_is_one_line(call: Call) -> None:
     assert "bad.joblib: no such policy file" in call.refused("bad.joblib")
     Path("bad.joblib").write_bytes(b'{"schema": 99}')

@@ -212,6 +212,7 @@ def test_before_servers_it_is_a_gateway(policy: Path, begun: list[GatewaySetting
         (["--listen", "a:9", "--", "model"], "--listen belongs to --upstream, got no --upstream"),
         (["--on-alarm", "exit", "--", "model"], "--on-alarm belongs to --audit, got no --audit"),
         (["--upstream", "http://a/v1", "--audit-log", "logs"], "--audit-log belongs to --audit"),
+        (["--upstream", "http://a/v1", "--listen", "a:65536"], "expected HOST:PORT"),
         (["--upstream", "ftp://a"], "must look like http://host:8000/v1"),
         (["--upstream", "http://k@a/v1"], "must not hold a user name or password"),
         (["--upstream", "http://a/v1", "--api-key-env", "NO_SUCH_KEY"], "NO_SUCH_KEY"),

@@ -60,8 +60,8 @@ class RungServer(Listener):
     say: Callable[[str, str], Said]
     """Of a model and a question."""
     faults: dict[str, str] = field(default_factory=dict)
-    """By model: ``500``, ``400``, ``no-logprobs``, ``slow``, ``broken`` or ``strange``; ``logprob``
-    or ``count`` with 400 digits."""
+    """By model: ``500``, ``400``, ``no-logprobs``, ``no-cache``, ``slow``, ``broken`` or
+    ``strange``; ``logprob`` or ``count`` with 400 digits."""
 
     under: str | None = None
     """Digest of the policy that it answers under, so its header says."""
@@ -116,7 +116,7 @@ class RungServer(Listener):
             "usage": {
                 "prompt_tokens": said.prompt_tokens,
                 "completion_tokens": HUGE if fault == "count" else min(said.tokens, most),
-                "prompt_tokens_details": {"cached_tokens": 2},
+                "prompt_tokens_details": None if fault == "no-cache" else {"cached_tokens": 2},
             },
         }
         if body.get("stream"):

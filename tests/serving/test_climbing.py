@@ -140,6 +140,13 @@ def test_a_cheap_rung_that_fails_is_climbed_past(
         assert last["down"] is None
 
 
+def test_a_server_without_a_cache_serves(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with rung_server(say, tiny="no-cache") as server:
+        found = run(capsys, ladder_at(files, server.url))
+    small = found["climbed"]["rungs"][0]
+    assert small["down"] == 0 < small["served"]
+
+
 @pytest.mark.parametrize("middle", [True, False])
 def test_an_outage_that_the_promise_does_not_cover_is_said(
     files: Path, capsys: pytest.CaptureFixture[str], middle: bool

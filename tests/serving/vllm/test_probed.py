@@ -45,11 +45,11 @@ def test_impossible_tokens_leave_no_slack_behind() -> None:
 
 
 def test_bounds_by_hand() -> None:
-    rows = [Position(math.log(p), [math.log(p), math.log(0.2)]) for p in (0.5, 0.6)]
-    left, last = [0.3, 0.2], -math.log(0.2)
+    rows = [Position(math.log(p), [*map(math.log, (p, 0.15, 0.05))]) for p in (0.5, 0.6)]
+    left, last = [0.3, 0.2], -math.log(0.05)
     least = [(rest - 1e-5) * last for rest in left]
-    most = [(rest + 1e-5) * math.log(98 / (rest + 1e-5)) for rest in left]
-    more, slack = Likeliest(100, 2).rest(rows)
+    most = [(rest + 1e-5) * math.log(97 / (rest + 1e-5)) for rest in left]
+    more, slack = Likeliest(100, 3).rest(rows)
     assert more == pytest.approx((sum(least) + sum(most)) / 4)
     assert slack == pytest.approx((sum(most) - sum(least)) / 4)
 
