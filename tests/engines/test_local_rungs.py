@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stopadvisor.answers.normal_form import extract_natural
 from stopadvisor.cli.main import main
+from stopadvisor.engines import OutOfMemory
+from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.ground.fields import plain
 from stopadvisor.policy.frozen import load_policy, save_policy
 from stopadvisor.runs.directory import RunDirectory
@@ -100,7 +103,16 @@ def test_a_rung_here_is_stopped_by_its_own_policy(
     (tmp_path / "ladder.toml").write_text(text)
     work = [str(write_easiest(Path("work.jsonl"), 70)), "--limit", str(N), "--quiet"]
     recorded = ["--ladder", "ladder.toml", "--out", "run", "--no-preflight"]
-    assert main(["probe", *work, *recorded]) == 0
+    serve = HfEngine.serve
+
+    def serve_one(self: HfEngine, *words: Any, batch_size: int) -> Any:
+        if batch_size > 1:
+            raise OutOfMemory("more than one does not fit")
+        return serve(self, *words, batch_size=batch_size)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(HfEngine, "serve", serve_one)
+        assert main(["probe", *work, *recorded]) == 0
     model = ["--model", "samples/tiny-reasoner", "--out", "out.jsonl"]
     assert main(["run", "policies/arithmetic.joblib", *work, *model]) == 0
     answers = {a["id"]: a for a in map(json.loads, Path("out.jsonl").read_text().splitlines())}
